@@ -90,6 +90,16 @@ pub(crate) struct Left {
     pub(crate) counts_for: u64,
 }
 
+impl Left {
+    /// Returns what is left after so many microseconds.
+    pub(crate) fn after(self, time: u64) -> Self {
+        let Self { used, reset_after, counts_for } = self;
+        let (reset_after, counts_for) =
+            (reset_after.saturating_sub(time), counts_for.saturating_sub(time));
+        Self { used, reset_after, counts_for }
+    }
+}
+
 impl Charge {
     pub(crate) fn is_nothing(&self) -> bool {
         match self {

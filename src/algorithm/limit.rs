@@ -53,6 +53,10 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.leased(lease).map(Self::$name),)+ }
             }
 
+            pub(crate) fn beyond_reserve(&self, lease: u64, time: u64) -> u64 {
+                match self { $(Self::$name(limit) => limit.beyond_reserve(lease, time),)+ }
+            }
+
             /// True if the state is one of this algorithm.
             pub(crate) fn reads(&self, state: &QuotaState) -> bool {
                 matches!((self, state), $((Self::$name(_), QuotaState::$name(_)))|+)

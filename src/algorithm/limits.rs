@@ -178,7 +178,7 @@ impl Limits {
 
     /// The whole permits of each quota that an adjustment gives back.
     #[cfg(feature = "redis")]
-    pub(crate) fn returned(&self, adjustment: &Adjustment) -> SmallVec<[u64; 1]> {
+    pub(crate) fn returned(&self, adjustment: &Adjustment) -> Permits {
         let quotas = self.quotas.iter().enumerate();
         let of = |(index, quota): (usize, &Named)| match adjustment.of(index) {
             units @ ..0 => units.unsigned_abs() / quota.limit.unit(),
@@ -357,10 +357,7 @@ impl Limits {
         let outcome = if self.is_allowed(standing, cost) {
             let mut indices = 0..self.quotas.len();
             if indices.any(|index| cost.of(index) > 0) {
-                // Also those with a cost of 0, which are stored with the others from now on.
-                for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
-                    quota.limit.charge(level, cost.of(index));
-                }
+                self.charge_all(standing, cost);
             }
             Outcome::Allowed
         } else if self.exceeds_capacity(cost) {
@@ -369,6 +366,13 @@ impl Limits {
             Outcome::Denied
         };
         self.verdict(standing, outcome, cost)
+    }
+
+    /// Charges a cost that fits. Also quotas with a cost of 0, which are stored with the others from now on.
+    fn charge_all(&self, standing: &mut Standing, cost: &impl Cost) {
+        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+            quota.limit.charge(level, cost.of(index));
+        }
     }
 
     /// True if a check is allowed.
@@ -407,9 +411,7 @@ impl Limits {
             if !self.is_allowed(standing, cost) {
                 return checked;
             }
-            for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
-                quota.limit.charge(level, cost.of(index));
-            }
+            self.charge_all(standing, cost);
         }
         count
     }
@@ -455,12 +457,9 @@ impl Limits {
 
     /// Reduces a credit by what refills in a time beyond what is subtracted for a lease, both in microseconds.
     pub(crate) fn within_reserve(&self, credit: &Adjustment, lease: u64, time: u64) -> Adjustment {
-        let of = |(index, quota): (usize, &Named)| match &quota.limit {
-            Limit::TokenBucket(bucket) => credit
-                .of(index)
-                .saturating_add(saturating(bucket.beyond_reserve(lease, time)))
-                .min(0),
-            _ => credit.of(index),
+        let of = |(index, quota): (usize, &Named)| {
+            let beyond = saturating(quota.limit.beyond_reserve(lease, time));
+            credit.of(index).saturating_add(beyond).min(0)
         };
         self.quotas.iter().enumerate().map(of).collect()
     }

@@ -121,6 +121,12 @@ pub(crate) trait Algorithm {
         Err(LeaseFault::NoLeases)
     }
 
+    /// Returns the units that refill in this time, in microseconds, beyond those that are subtracted for a lease. 0 if
+    /// nothing is.
+    fn beyond_reserve(&self, _lease: u64, _time: u64) -> u64 {
+        0
+    }
+
     /// Returns the time for which a process may keep permits that it takes now, if it is less than a lease.
     #[cfg(feature = "redis")]
     fn keeps(_: &Self::Level) -> u64 {

@@ -110,13 +110,6 @@ impl TokenBucket {
         lease.saturating_mul(self.rate.scale()).div_ceil(self.rate.permit())
     }
 
-    /// Returns the ticks that refill in this time, in microseconds, beyond those that are subtracted from the capacity
-    /// for a lease.
-    pub(crate) fn beyond_reserve(&self, lease: u64, time: u64) -> u64 {
-        let reserve = self.reserve(lease).saturating_mul(self.rate.permit());
-        time.saturating_mul(self.rate.scale()).saturating_sub(reserve)
-    }
-
     pub(crate) fn borrows(&self) -> bool {
         self.borrow > 0
     }
@@ -178,8 +171,8 @@ impl Algorithm for TokenBucket {
         Some(Self { limit, borrow, rate, ..*self })
     }
 
-    /// What is used in a span was charged in the span or at most a lease before, when the bucket gains what it
-    /// holds less here.
+    /// Subtracts what the bucket gains during a lease. What is used in a span was charged in the span, or at most a
+    /// lease before it.
     fn leased(&self, lease: u64) -> Result<Self, LeaseFault> {
         if self.is_queue() {
             return Err(LeaseFault::NoLeases);
@@ -187,6 +180,11 @@ impl Algorithm for TokenBucket {
         let permits = self.reserve(lease);
         LeaseFault::check(1, permits, 1, self.limit)?;
         Ok(Self { limit: self.limit - permits, ..*self })
+    }
+
+    fn beyond_reserve(&self, lease: u64, time: u64) -> u64 {
+        let reserve = self.reserve(lease).saturating_mul(self.rate.permit());
+        time.saturating_mul(self.rate.scale()).saturating_sub(reserve)
     }
 
     fn capacity(&self, patience: Option<Patience>) -> u64 {

@@ -282,7 +282,7 @@ impl LimiterBuilder {
         let inner = registry.register(namespace, &policy, lease, make, conflict)?;
         // The size of a lease depends on the number of instances, so they have to register.
         if failure_mode.may_decide_locally() || !lease.is_zero() {
-            inner.revisions.current().backend.prepare_to_decide_locally();
+            inner.revisions.current().backend.register_in_fleet();
         }
         Ok(Limiter { inner, other: None })
     }

@@ -6,8 +6,8 @@
 //! for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `waiting_line`
 //! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says what
 //! happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode. `limiters` has
-//! policies from a file, which `watch` reloads. `blocked` denies keys that an operator has blocked, and the last
-//! known state of a key may deny it, before the store is asked.
+//! policies from a file, which `watch` reloads. `blocked` denies keys that an operator has blocked. The last
+//! known state of a key may deny it, and a lease may allow it, before the store is asked.
 //!
 //! A cost above the capacity is denied without asking the store (`Revision::known`): no state changes that
 //! decision, so it is the same on all stores and during an outage. What remains in the bucket is not known. So

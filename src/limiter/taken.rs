@@ -93,12 +93,8 @@ impl TakenPermits {
 
     /// Returns the remains of a quota by now.
     pub(super) fn left(&self, quota: usize) -> Left {
-        let Left { used, reset_after, counts_for } =
-            self.left.get(quota).copied().unwrap_or_default();
-        let elapsed = micros(self.since.elapsed());
-        let (reset_after, counts_for) =
-            (reset_after.saturating_sub(elapsed), counts_for.saturating_sub(elapsed));
-        Left { used, reset_after, counts_for }
+        let left = self.left.get(quota).copied().unwrap_or_default();
+        left.after(micros(self.since.elapsed()))
     }
 }
 

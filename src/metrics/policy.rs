@@ -20,13 +20,13 @@ pub(super) struct PolicyInstruments {
     pub(super) repairs: Counter,
     pub(super) uncharged: Counter,
     pub(super) forgiven: Counter,
-    /// The permits of leases, by [what happened to them](LeasedPermits).
+    /// The permits of leases, by [event](LeasedPermits).
     pub(super) leases: [Counter; LeasedPermits::ALL.len()],
     #[cfg(test)]
     pub(super) lease_counts: [std::sync::atomic::AtomicU64; LeasedPermits::ALL.len()],
 }
 
-/// What happens to permits that are leased.
+/// An event in the life of leased permits.
 #[derive(Clone, Copy)]
 pub(super) enum LeasedPermits {
     Leased,

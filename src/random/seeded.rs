@@ -38,7 +38,7 @@ impl Random {
         self.range(0..100) < percent
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     pub(crate) fn unit(&mut self) -> f64 {
         self.next() as f64 / u64::MAX as f64
     }

@@ -82,18 +82,6 @@ impl KeyState {
         Self::read(Some(self), limits, |entries| limits.denial(entries, cost, times))
     }
 
-    /// The verdict on an allowed check of a key in this state, as if the permits of each quota that `unused` has were
-    /// not in use.
-    pub(crate) fn verdict_without(
-        &self,
-        limits: &Limits,
-        now: u64,
-        unused: impl Fn(usize) -> u64,
-        cost: &impl Cost,
-    ) -> Verdict {
-        limits.verdict_without(Self::standing(Some(self), limits, now), unused, cost)
-    }
-
     /// The token bucket that is the only quota, and its state, if nothing else is stored.
     #[inline]
     pub(super) fn only_bucket<'a>(

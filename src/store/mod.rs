@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use self::blocks::Blocks;
 #[cfg(feature = "redis")]
-use self::lease::InFlight;
+use self::lease::RequestGuard;
 use self::lease::{LeaseOp, LeaseTerms};
 use crate::algorithm::{Limits, Standing};
 #[cfg(feature = "redis")]
@@ -186,8 +186,8 @@ pub trait Backend: Debug + Send + Sync {
         1
     }
 
-    /// Prepares the store to decide without its server from now on.
-    fn prepare_to_decide_locally(&self) {}
+    /// Makes the store register in its fleet from now on, because shares and the sizes of leases depend on that.
+    fn register_in_fleet(&self) {}
 
     /// Decides a check by the share of the limits that is for this process, without the server.
     fn decide_locally(&self, _key: &Key, _op: &Op) -> Option<Verdict> {
@@ -237,7 +237,7 @@ impl Op {
     #[cfg(feature = "redis")]
     pub(crate) fn land(&mut self) {
         if let Self::Lease(lease) = self {
-            lease.in_flight = InFlight::default();
+            lease.guard = RequestGuard::default();
         }
     }
 

@@ -121,9 +121,8 @@ impl RevisionStates {
             self.cache.insert_lease(self.revision, key, lease.clone());
             lease
         });
-        lease.set_owner(owner);
         let is_denial = report.is_denial && !self.cache.is_reset(self.revision, key, sent_at);
-        let allowed = lease.report(LeaseReport { is_denial, ..report });
+        let allowed = lease.report(owner, LeaseReport { is_denial, ..report });
         // The denials may have been ended meanwhile.
         if is_denial && self.cache.is_reset(self.revision, key, sent_at) {
             lease.end_denial();

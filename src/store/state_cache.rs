@@ -62,7 +62,7 @@ pub(crate) struct StateCache {
     leases: Arc<Leases>,
 }
 
-/// What is known of a key.
+/// An entry of the cache: the state of a key, or its leases with its state.
 #[derive(Clone)]
 enum Entry {
     State(CachedState),

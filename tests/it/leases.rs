@@ -1,7 +1,10 @@
 //! Leases: checks that a process decides from permits that it has taken from Redis in advance. Here each keeps its
 //! meaning in combination with everything else that a limiter does; `leased_fleet` has several instances, and faults.
 
+use std::future::{Future, poll_fn};
 use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -141,13 +144,12 @@ async fn a_reset_ends_leases_that_are_in_flight() {
     let (_, _) = warm(&limiter, "key").await;
     while source(&limiter, "key").await == Source::Lease {}
     proxy.round_trip(Duration::from_millis(100));
-    let check = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.check("key").await.unwrap() }
-    });
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut check = pin!(limiter.check("key"));
+    // It is sent when it is polled.
+    let first = poll_fn(|cx| Poll::Ready(check.as_mut().poll(cx))).await;
+    assert!(first.is_pending(), "{first:?}");
     limiter.reset("key").await.unwrap();
-    let _ = check.await.unwrap();
+    assert!(check.await.unwrap().is_allowed());
     proxy.round_trip(Duration::ZERO);
     assert_eq!(source(&limiter, "key").await, Source::Store);
 }

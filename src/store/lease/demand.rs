@@ -7,7 +7,7 @@ use crate::charge::Cost;
 
 /// The checks of a key, and the permits that they cost, since the beginning of a period.
 #[derive(Clone, Debug)]
-pub(super) struct Demand {
+pub(super) struct KeyDemand {
     since: u64,
     checks: u64,
     permits: Permits,
@@ -31,7 +31,7 @@ impl Rates {
     }
 }
 
-impl Demand {
+impl KeyDemand {
     /// Creates the demand of a key with this number of quotas. Times are in nanoseconds.
     pub(super) fn new(quotas: usize, now: u64) -> Self {
         let before = Rates { checks: 0.0, permits: smallvec![0.0; quotas] };
@@ -76,8 +76,8 @@ mod tests {
 
     const LEASE: u64 = 100;
 
-    fn demand(checks: &[(u64, u64)]) -> Demand {
-        let mut demand = Demand::new(1, 0);
+    fn demand(checks: &[(u64, u64)]) -> KeyDemand {
+        let mut demand = KeyDemand::new(1, 0);
         checks.iter().for_each(|(now, cost)| demand.add(cost, LEASE, *now));
         demand
     }

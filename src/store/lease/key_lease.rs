@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::demand::{Demand, Rates};
+use super::demand::{KeyDemand, Rates};
 use super::leases::LeaseEnd;
 use super::part::Delays;
-use super::request::MARGIN;
-use super::{LeaseOp, LeaseRequest, LeaseTerms, Leases, Part, Returned};
+use super::request::{self, MARGIN};
+use super::{LeaseOp, LeaseTerms, Leases, Part, Returned};
 use crate::Key;
 use crate::algorithm::{Limits, Permits};
 use crate::charge::{Adjustment, Charge, Cost, Left, TimedCredit};
-use crate::store::{CachedState, SentAt};
+use crate::store::{CachedState, KeyState, SentAt};
 use crate::verdict::Verdict;
 
 /// A key under a revision that has leases. Times are in nanoseconds on the clock of the process.
@@ -35,7 +35,7 @@ struct LeaseState {
     is_denial: bool,
     /// The permits that were free at the last reply.
     free: Permits,
-    demand: Demand,
+    demand: KeyDemand,
     /// The checks that leases have allowed since the last reply.
     allowed: usize,
     /// The leases, sorted by their ends.
@@ -117,7 +117,7 @@ impl KeyLease {
             known: None,
             is_denial: false,
             free: smallvec![0; quotas],
-            demand: Demand::new(quotas, now),
+            demand: KeyDemand::new(quotas, now),
             allowed: 0,
             parts: Vec::new(),
             round_trip: 0,
@@ -156,7 +156,8 @@ impl KeyLease {
             // Other checks of the key do not have to wait for the arithmetic.
             drop(state);
             let unused = |quota: usize| unused.get(quota).copied().unwrap_or(0);
-            let verdict = known.verdict_without(limits, time, unused, cost);
+            let standing = KeyState::standing(Some(&known), limits, time);
+            let verdict = limits.verdict_without(standing, unused, cost);
             return LeaseDecision::Leased { verdict, renews };
         }
         if state.is_denial
@@ -189,51 +190,28 @@ impl KeyLease {
         let ended = state.parts.extract_if(.., |part| !part.is_live(now));
         let mut rest: Vec<Part> =
             ended.inspect(|part| self.terms.metrics.lease_used(part.used())).collect();
-        let mut kept: Permits = smallvec![0; limits.len()];
-        // What is kept is used until the new lease arrives. The rest goes back while all of it may.
-        let longest = self.terms.longest;
-        let time = (2 * state.round_trip).max(longest / 8).min(longest);
-        let time = time as f64 / longest.max(1) as f64;
-        let size = {
-            for (quota, kept) in kept.iter_mut().enumerate() {
-                *kept = state.parts.iter().map(|part| needed(part, quota, &expected, time)).sum();
+        let kept = state.kept(&expected, self.terms.longest);
+        let size = state.size(&expected, &kept, self.terms.longest, limits, instances());
+        match size {
+            // What is not kept goes back while all of it may.
+            Some(_) => {
+                rest.extend(state.parts.iter_mut().zip(&kept).filter_map(Part::split_surplus))
             }
-            // The new lease can be used after the reply. Until then, checks use older leases or go to the store.
-            let is_kept = kept.iter().any(|kept| *kept > 0);
-            let usable = longest.saturating_sub(if is_kept { 0 } else { state.round_trip });
-            let wanted = expected.clone().scaled(usable as f64 / longest.max(1) as f64);
-            LeaseRequest::size(&wanted, &kept, &state.free, limits, instances())
-        };
-        // If the last request got no reply, the permits that it gave back may not have arrived.
-        self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
-        let Some((checks, costs)) = size else {
             // The checks until the next reply would fail to get a lease, too.
-            state.renew_at = u64::MAX;
-            state.marks.iter_mut().for_each(|mark| *mark = 0);
-            if rest.is_empty() {
-                return Err(charge);
-            }
-            let credit = self.credit(state, &rest, limits, now);
-            if credit.is_none() {
-                return Err(charge);
-            }
-            state.requested = Some(now);
-            let request = LeaseRequest { checks: 0, costs: Charge::Same(0), credit };
-            return Ok(LeaseOp { charge, request, in_flight: self.leases.in_flight() });
-        };
-        for part in &mut state.parts {
-            let surplus = |(quota, left): (usize, &u64)| {
-                left.saturating_sub(needed(part, quota, &expected, time))
-            };
-            let surplus: Permits = part.left.iter().enumerate().map(surplus).collect();
-            if surplus.iter().any(|surplus| *surplus > 0) {
-                rest.push(part.split(&surplus));
+            None => {
+                state.renew_at = u64::MAX;
+                state.marks.iter_mut().for_each(|mark| *mark = 0);
             }
         }
+        // If the last request got no reply, the permits that it gave back may not have arrived.
+        self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
         let credit = self.credit(state, &rest, limits, now);
+        if size.is_none() && credit.is_none() {
+            return Err(charge);
+        }
         state.requested = Some(now);
-        let request = LeaseRequest { checks, costs, credit };
-        Ok(LeaseOp { charge, request, in_flight: self.leases.in_flight() })
+        let (checks, costs) = size.unwrap_or((0, Charge::Same(0)));
+        Ok(LeaseOp { credit, charge, checks, costs, guard: self.leases.guard() })
     }
 
     /// Returns a credit that gives back the unused permits of these leases.
@@ -266,12 +244,19 @@ impl KeyLease {
         Delays::new(state.round_trip, self.terms.delay, self.terms.longest)
     }
 
-    /// Records the state of the key in a reply. Returns the number of checks that leases have allowed since the
-    /// previous reply.
-    pub(crate) fn report(self: &Arc<Self>, report: LeaseReport) -> usize {
+    /// Records the state of the key in a reply. From now on permits are given back under `owner`, the form of the
+    /// policy of the call. Returns the number of checks that leases have allowed since the previous reply.
+    pub(crate) fn report(
+        self: &Arc<Self>,
+        owner: &Arc<impl Any + Send + Sync>,
+        report: LeaseReport,
+    ) -> usize {
         let LeaseReport { known, is_denial, free, leased } = report;
         let mut state = self.state();
         let state = &mut *state;
+        if !std::ptr::addr_eq(Arc::as_ptr(&state.owner), Arc::as_ptr(owner)) {
+            state.owner = owner.clone();
+        }
         let CachedState { decided, received, sent_at: SentAt { time: sent, .. }, .. } = known;
         if let Some(Leased { permits, after, keeps, is_late }) = leased {
             // A reply to an earlier request, which was given up, does not end the current one.
@@ -397,14 +382,6 @@ impl KeyLease {
         parts.into_iter().filter_map(returned).collect()
     }
 
-    /// Sets the form of the policy under which permits are given back.
-    pub(crate) fn set_owner(&self, owner: &Arc<impl Any + Send + Sync>) {
-        let mut state = self.state();
-        if !std::ptr::addr_eq(Arc::as_ptr(&state.owner), Arc::as_ptr(owner)) {
-            state.owner = owner.clone();
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, LeaseState> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -433,6 +410,34 @@ impl LeaseState {
             && (0..quotas).all(|quota| unused(&self.parts, quota, now) >= cost.needed(quota))
     }
 
+    /// Returns the unused permits of each lease that are kept until the next one arrives.
+    fn kept(&self, expected: &Rates, longest: u64) -> SmallVec<[Permits; 2]> {
+        let time = (2 * self.round_trip).max(longest / 8).min(longest);
+        let time = time as f64 / longest.max(1) as f64;
+        let kept =
+            |(left, expected): (&u64, &f64)| ((expected * time * MARGIN).ceil() as u64).min(*left);
+        let of = |part: &Part| part.left.iter().zip(&expected.permits).map(kept).collect();
+        self.parts.iter().map(of).collect()
+    }
+
+    /// Returns the size of the lease to ask for.
+    fn size(
+        &self,
+        expected: &Rates,
+        kept: &[Permits],
+        longest: u64,
+        limits: &Limits,
+        instances: u64,
+    ) -> Option<(u64, Charge)> {
+        let of = |quota: usize| kept.iter().map(|kept| kept[quota]).sum();
+        let kept: Permits = (0..limits.len()).map(of).collect();
+        // The new lease can be used after the reply. Until then, checks use older leases or go to the store.
+        let is_kept = kept.iter().any(|kept| *kept > 0);
+        let usable = longest.saturating_sub(if is_kept { 0 } else { self.round_trip });
+        let wanted = expected.clone().scaled(usable as f64 / longest.max(1) as f64);
+        request::size(&wanted, &kept, &self.free, limits, instances)
+    }
+
     /// Returns the time at which the last lease ends, or 0 if there is none.
     fn last_end(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.ends)
@@ -457,12 +462,6 @@ fn take(parts: &mut [Part], permits: impl Fn(usize) -> u64, now: u64) {
     }
 }
 
-/// Returns the unused permits of a lease that are expected to be used in this fraction of a lease, with a margin.
-fn needed(part: &Part, quota: usize, expected: &Rates, time: f64) -> u64 {
-    let permits = expected.permits.get(quota).copied().unwrap_or(0.0) * time * MARGIN;
-    (permits.ceil() as u64).min(part.left.get(quota).copied().unwrap_or(0))
-}
-
 impl fmt::Debug for KeyLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyLease").field("key", &self.key).finish_non_exhaustive()
@@ -474,7 +473,6 @@ mod tests {
     use super::*;
     use crate::Quota;
     use crate::metrics::PolicyMetrics;
-    use crate::store::KeyState;
 
     const MS: u64 = 1_000_000;
     const LEASE: u64 = 100 * MS;
@@ -532,7 +530,8 @@ mod tests {
             let sent_at = SentAt::at(sent);
             let known = CachedState { state, decided: 0, sent_at, received };
             let free = self.limits.free(&standing);
-            self.lease.report(LeaseReport { known, is_denial: false, free, leased });
+            let report = LeaseReport { known, is_denial: false, free, leased };
+            self.lease.report(&Arc::new(()), report);
         }
     }
 
@@ -578,7 +577,7 @@ mod tests {
             assert!(!by_time || !tested.renews(174 * MS));
             assert!(tested.renews(at), "{by_time}");
             let request = tested.request(at).unwrap();
-            assert!(request.charge.is_none() && request.request.checks > 50, "{request:?}");
+            assert!(request.charge.is_none() && request.checks > 50, "{request:?}");
             assert!(!tested.renews(at), "nobody else asks");
         }
     }
@@ -588,7 +587,7 @@ mod tests {
         let tested = Tested::new();
         tested.request(100 * MS).unwrap();
         tested.report(100 * MS, 101 * MS, Some(120));
-        let request = tested.request(175 * MS).unwrap().request;
+        let request = tested.request(175 * MS).unwrap();
         // An eighth of a lease is 12.5 ms, for which as many permits and a quarter more are kept.
         assert_eq!(tested.lease.unused(175 * MS)[0], 16);
         let credit = request.credit.unwrap();
@@ -638,7 +637,7 @@ mod tests {
         tested.request(100 * MS).unwrap();
         tested.report(100 * MS, 101 * MS, Some(20));
         let request = tested.request(250 * MS).unwrap();
-        assert_eq!(request.request.credit, None);
+        assert_eq!(request.credit, None);
         assert_eq!(tested.metrics.lease_counts(), [20, 0, 20, 0]);
     }
 }

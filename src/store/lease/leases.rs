@@ -28,7 +28,7 @@ pub(crate) struct Leases {
 
 /// A guard that counts a request as in flight until it is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InFlight(Option<Arc<()>>);
+pub(crate) struct RequestGuard(Option<Arc<()>>);
 
 #[derive(Default)]
 struct LeasesState {
@@ -76,7 +76,7 @@ impl Leases {
     pub(crate) fn collect(&self, now: u64) -> (Vec<Returned>, bool) {
         let ended: Vec<_> = {
             let mut state = self.state();
-            let later = state.ends.split_off(&(now.saturating_add(1), 0));
+            let later = state.ends.split_off(&(now, u64::MAX));
             std::mem::replace(&mut state.ends, later).into_values().collect()
         };
         // The lock is not held here, because a key that is dropped removes itself from this table.
@@ -90,16 +90,12 @@ impl Leases {
     /// Ends all leases, and returns the permits to give back. No lease is asked for from now on.
     pub(crate) fn close(&self) -> Vec<Returned> {
         self.is_closed.store(true, Ordering::Relaxed);
-        let all: Vec<_> = std::mem::take(&mut self.state().ends).into_values().collect();
-        let mut returned: Vec<_> =
-            all.iter().filter_map(Weak::upgrade).flat_map(|lease| lease.end(u64::MAX)).collect();
-        returned.append(&mut self.state().returned);
-        returned
+        self.collect(u64::MAX).0
     }
 
     /// Returns a guard that a request keeps while it is in flight.
-    pub(super) fn in_flight(&self) -> InFlight {
-        InFlight(Some(self.in_flight.clone()))
+    pub(super) fn guard(&self) -> RequestGuard {
+        RequestGuard(Some(self.in_flight.clone()))
     }
 
     /// Returns true if replies may still lease permits.
@@ -150,25 +146,10 @@ mod tests {
     #[test]
     fn keys_that_are_evicted_or_superseded_give_their_leases_back_and_leave_no_trace() {
         const KEYS: u64 = 200_000;
-        let limits = Limits::new(&Quota::per_hour(100).into(), 0).unwrap();
         let cache = Arc::new(StateCache::for_tests());
         let revision =
             |number| RevisionStates::new(cache.clone(), RevisionId { policy: 1, number });
-        let metrics = PolicyMetrics::new("test");
-        let terms =
-            Arc::new(LeaseTerms { longest: u64::MAX / 2, delay: 1, metrics: metrics.clone() });
-        let lease = |states: &RevisionStates, key: u64| {
-            let mut standing = limits.standing(&[], 0);
-            limits.check_run(&mut standing, 3, &1);
-            let after = limits.left(&standing);
-            let leased =
-                Some(Leased { permits: smallvec![3], after, keeps: u64::MAX, is_late: false });
-            let state = KeyState::after(&standing, None, &limits, 0);
-            let known = CachedState { state, decided: 0, sent_at: SentAt::at(1), received: 1 };
-            let report =
-                LeaseReport { known, is_denial: false, free: limits.free(&standing), leased };
-            states.report(&terms, &Arc::new(()), &key.into(), report);
-        };
+        let lease = |states: &RevisionStates, key: u64| reply(states, &key.into(), &Arc::new(()));
         let states = revision(1);
         (0..KEYS).for_each(|key| lease(&states, key));
         let leases = cache.leases();

@@ -37,7 +37,7 @@ mod terms;
 #[cfg(feature = "redis")]
 pub(crate) use key_lease::Leased;
 pub(crate) use key_lease::{KeyLease, LeaseDecision, LeaseReport};
-pub(crate) use leases::{InFlight, Leases, Returned};
+pub(crate) use leases::{Leases, RequestGuard, Returned};
 pub(crate) use part::Part;
-pub(crate) use request::{LeaseOp, LeaseRequest};
+pub(crate) use request::LeaseOp;
 pub(crate) use terms::LeaseTerms;

@@ -19,7 +19,7 @@ pub(crate) struct Part {
     pub(super) ends: u64,
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// When they were charged, in microseconds of the store's clock.
+    /// The time at which the store charged them, in microseconds of its clock.
     pub(super) decided: u64,
     /// The permits of each quota that were in use after the charge.
     pub(super) after: SmallVec<[Left; 1]>,
@@ -61,13 +61,20 @@ impl Part {
     }
 
     /// Splits off this number of unused permits of each quota.
-    pub(super) fn split(&mut self, permits: &Permits) -> Self {
+    fn split(&mut self, permits: &Permits) -> Self {
         let split = |(of, permits): (&mut u64, &u64)| *of = of.saturating_sub(*permits);
         self.left.iter_mut().zip(permits).for_each(split);
         self.leased.iter_mut().zip(permits).for_each(split);
         let counted = permits.iter().copied().max().unwrap_or(0).min(self.counted);
         self.counted -= counted;
         Self { left: permits.clone(), leased: permits.clone(), counted, ..self.clone() }
+    }
+
+    /// Splits off the unused permits of each quota above these. `None` if there are none.
+    pub(super) fn split_surplus((part, kept): (&mut Self, &Permits)) -> Option<Self> {
+        let surplus = part.left.iter().zip(kept).map(|(left, kept)| left.saturating_sub(*kept));
+        let surplus: Permits = surplus.collect();
+        surplus.iter().any(|surplus| *surplus > 0).then(|| part.split(&surplus))
     }
 
     /// Returns a credit that gives the unused permits back. It is valid for the longer of `delays`, or for the shorter
@@ -77,22 +84,16 @@ impl Part {
     /// ignores a credit that it receives too late.
     pub(crate) fn credit(&self, limits: &Limits, now: u64, delays: Delays) -> Option<TimedCredit> {
         let [short, long] = [delays.short, delays.long]
-            .map(|delay| self.credit_within(limits, now, delay, delays.lease));
+            .map(|delay| self.credit_at(limits, now.saturating_add(delay), delays.lease));
         if long.credit == short.credit { Some(long) } else { Some(short) }
             .filter(|timed| !timed.credit.is_nothing())
     }
 
-    fn credit_within(&self, limits: &Limits, now: u64, delay: u64, lease: u64) -> TimedCredit {
-        let arrival = now.saturating_add(delay);
+    /// Returns the credit for a store that has it at the latest at `arrival`.
+    fn credit_at(&self, limits: &Limits, arrival: u64, lease: u64) -> TimedCredit {
         // The store charged the permits no earlier than the call was sent.
         let elapsed = arrival.saturating_sub(self.sent).div_ceil(1_000);
-        let left = |quota: usize| {
-            let Left { used, reset_after, counts_for } =
-                self.after.get(quota).copied().unwrap_or_default();
-            let (reset_after, counts_for) =
-                (reset_after.saturating_sub(elapsed), counts_for.saturating_sub(elapsed));
-            Left { used, reset_after, counts_for }
-        };
+        let left = |quota: usize| self.after.get(quota).copied().unwrap_or_default().after(elapsed);
         let unused = Charge::Each(self.left.iter().copied().collect());
         let credit = limits.settle(&0, &unused, left, 0);
         // If other leases were given back since, less is in use than `after` says: by at most what has refilled since.

@@ -1,8 +1,8 @@
 //! The operation that asks for a lease, and the size of the lease.
 
-use super::InFlight;
 #[cfg(feature = "redis")]
 use super::Leased;
+use super::RequestGuard;
 use super::demand::Rates;
 use crate::algorithm::{Limits, Permits, Standing};
 #[cfg(feature = "redis")]
@@ -17,72 +17,64 @@ pub(super) const MARGIN: f64 = 1.25;
 /// multiple.
 const MAX_CHECKS: u64 = 1_024;
 
-/// The permits that a process asks for: a number of checks of equal costs. The store grants as many of them as
-/// it has permits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseRequest {
-    pub(crate) checks: u64,
-    /// The costs of one of them.
-    pub(crate) costs: Charge,
-    /// The permits of older leases that are given back first.
-    pub(crate) credit: Option<TimedCredit>,
-}
-
-/// A check with a request for a lease, or the request alone.
+/// A check with a request for a lease, or the request alone. The lease is a number of checks of equal costs. The store
+/// grants as many of them as it has permits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOp {
+    /// The permits of older leases that are given back first.
+    pub(crate) credit: Option<TimedCredit>,
+    /// The cost of the check, which is decided next.
     pub(crate) charge: Option<Charge>,
-    pub(crate) request: LeaseRequest,
-    pub(crate) in_flight: InFlight,
+    /// The number of checks in advance, and the costs of one of them.
+    pub(crate) checks: u64,
+    pub(crate) costs: Charge,
+    pub(crate) guard: RequestGuard,
 }
 
-impl LeaseRequest {
-    /// Returns the number of checks to ask for and the costs of each. `None` if the key is used too rarely, or too few
-    /// permits are free.
-    ///
-    /// `kept` has the permits that stay in older leases, `free` those that were free at the last reply. `instances` is
-    /// the number of processes that may have leases of the key. Together they get at most half of the free permits.
-    pub(super) fn size(
-        expected: &Rates,
-        kept: &Permits,
-        free: &Permits,
-        limits: &Limits,
-        instances: u64,
-    ) -> Option<(u64, Charge)> {
-        // A lease of a single check saves no call.
-        if expected.checks < 2.0 {
-            return None;
-        }
-        let parts = instances.max(1).saturating_mul(2);
-        let cost = |permits: &f64| (permits / expected.checks).ceil() as u64;
-        let mut costs: Permits = expected.permits.iter().map(cost).collect();
-        let most = |(quota, cost): (usize, &u64)| {
-            let kept = kept.get(quota).copied().unwrap_or(0);
-            let wanted = expected.permits.get(quota).copied().unwrap_or(0.0) * MARGIN;
-            // The permits that are kept may have refilled since.
-            let free =
-                (free.get(quota).copied().unwrap_or(0) + kept).min(limits.limit(quota)) / parts;
-            (*cost > 0).then(|| (wanted as u64).min(free).saturating_sub(kept) / cost)
-        };
-        let mut checks = costs.iter().enumerate().filter_map(most).min()?;
-        if checks > MAX_CHECKS {
-            let multiple = checks.div_ceil(MAX_CHECKS);
-            checks /= multiple;
-            costs.iter_mut().for_each(|cost| *cost = cost.saturating_mul(multiple));
-        }
-        let costs = match *costs {
-            [cost] => Charge::Same(cost),
-            _ => Charge::Each(costs.iter().copied().collect()),
-        };
-        (checks > 0).then_some((checks, costs))
+/// Returns the number of checks to ask for and the costs of each. `None` if the key is used too rarely, or too few
+/// permits are free.
+///
+/// `kept` has the permits that stay in older leases, `free` those that were free at the last reply. `instances` is
+/// the number of processes that may have leases of the key. Together they get at most half of the free permits.
+pub(super) fn size(
+    expected: &Rates,
+    kept: &Permits,
+    free: &Permits,
+    limits: &Limits,
+    instances: u64,
+) -> Option<(u64, Charge)> {
+    // A lease of a single check saves no call.
+    if expected.checks < 2.0 {
+        return None;
     }
+    let parts = instances.max(1).saturating_mul(2);
+    let cost = |permits: &f64| (permits / expected.checks).ceil() as u64;
+    let mut costs: Permits = expected.permits.iter().map(cost).collect();
+    let most = |(quota, cost): (usize, &u64)| {
+        let kept = kept.get(quota).copied().unwrap_or(0);
+        let wanted = expected.permits.get(quota).copied().unwrap_or(0.0) * MARGIN;
+        // The permits that are kept may have refilled since.
+        let free = (free.get(quota).copied().unwrap_or(0) + kept).min(limits.limit(quota)) / parts;
+        (*cost > 0).then(|| (wanted as u64).min(free).saturating_sub(kept) / cost)
+    };
+    let mut checks = costs.iter().enumerate().filter_map(most).min()?;
+    if checks > MAX_CHECKS {
+        let multiple = checks.div_ceil(MAX_CHECKS);
+        checks /= multiple;
+        costs.iter_mut().for_each(|cost| *cost = cost.saturating_mul(multiple));
+    }
+    let costs = match *costs {
+        [cost] => Charge::Same(cost),
+        _ => Charge::Each(costs.iter().copied().collect()),
+    };
+    (checks > 0).then_some((checks, costs))
 }
 
 impl LeaseOp {
-    /// Gives back the credit of the request, and decides the check. Without a check, the verdict is that of a peek. The
+    /// Gives back the credit, and decides the check. Without a check, the verdict is that of a peek. The
     /// permits of the lease are taken afterwards, by [`lease`](Self::lease).
     pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Verdict {
-        if let Some(credit) = &self.request.credit {
+        if let Some(credit) = &self.credit {
             let _ = limits.give_back_until(standing, credit, now);
         }
         match &self.charge {
@@ -95,7 +87,7 @@ impl LeaseOp {
     /// Takes the permits of the lease, as the store does after the check.
     #[cfg(feature = "redis")]
     pub(crate) fn lease(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Leased {
-        let LeaseRequest { checks, costs, credit } = &self.request;
+        let Self { checks, costs, credit, .. } = self;
         let checks = limits.check_run(standing, *checks, costs);
         let permits = (0..limits.len()).map(|quota| checks.saturating_mul(costs.of(quota)));
         Leased {

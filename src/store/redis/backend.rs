@@ -64,7 +64,7 @@ impl Backend for RedisBackend {
         self.policy.local.as_ref()?.share(key)
     }
 
-    fn prepare_to_decide_locally(&self) {
+    fn register_in_fleet(&self) {
         if let Some(local) = &self.policy.local {
             local.local().set_used();
         }

@@ -23,7 +23,7 @@ impl Spans {
         if self.0.is_empty() { 0.0 } else { worst as f64 / period as f64 }
     }
 
-    /// Returns the most that was used between two multiples of `period` from `start` on.
+    /// Returns the most that was used between two multiples of `period`.
     pub(super) fn worst_window(&mut self, period: u64) -> u64 {
         self.0.sort_unstable();
         let windows = self.0.chunk_by(|a, b| a.0 / period == b.0 / period);

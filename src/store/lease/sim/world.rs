@@ -298,7 +298,7 @@ impl World {
         let verdict = call.op.decide(limits, &mut standing, time);
         let credit = match &call.op {
             Op::Return(timed) => Some(&**timed),
-            Op::Lease(lease) => lease.request.credit.as_ref(),
+            Op::Lease(lease) => lease.credit.as_ref(),
             _ => None,
         };
         self.credited += credit.map_or(0, |timed| limits.returned(&timed.credit)[0]);
@@ -402,7 +402,8 @@ impl World {
             received: own,
         };
         let is_denial = !answer.verdict.is_allowed();
-        lease.report(LeaseReport { known, is_denial, free: answer.free, leased: answer.leased });
+        let report = LeaseReport { known, is_denial, free: answer.free, leased: answer.leased };
+        lease.report(&Arc::new(call.revision), report);
         self.check_live(now)
     }
 

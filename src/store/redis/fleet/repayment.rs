@@ -28,9 +28,9 @@ use foldhash::fast::RandomState;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use indexmap::IndexMap;
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use crate::algorithm::Permits;
 use crate::store::redis::queue::{Batch, CheckIndex, NodeQueue, QueuedCheck, Queues};
 use crate::store::redis::script::RedisPolicy;
 use crate::store::redis::sole_task::{Role, SoleTask};
@@ -92,8 +92,6 @@ struct Charging {
     /// The batch in which its result will be, and the index there.
     place: Option<(Arc<Batch>, CheckIndex)>,
 }
-
-type Permits = SmallVec<[u64; 1]>;
 
 /// A charge that has to be made, or is in flight. It ends when it is dropped, also if its runtime shuts
 /// down. If its runtime stands still, it ends when another one reads its result.

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::algorithm::Limits;
     use crate::charge::Charge;
-    use crate::store::lease::{LeaseOp, LeaseRequest};
+    use crate::store::lease::LeaseOp;
     use crate::store::redis::script::{RedisPolicy, Stored};
     use crate::{Key, Quota};
 
@@ -156,8 +156,8 @@ mod tests {
         let bucket = BucketRef { policy: &policy, key: &key, slot: 0 };
         let mut replay = Replay::new(bucket, Found { now: 1, stored: Stored::Nothing });
         for checks in [3, 2] {
-            let request = LeaseRequest { checks, costs: Charge::Same(1), credit: None };
-            let op = LeaseOp { charge: None, request, in_flight: Default::default() };
+            let (credit, charge, costs) = (None, None, Charge::Same(1));
+            let op = LeaseOp { credit, charge, checks, costs, guard: Default::default() };
             let _ = replay.decide(&Op::Lease(op.into()));
         }
         let leased = replay.leased.unwrap();

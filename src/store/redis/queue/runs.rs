@@ -1,16 +1,16 @@
 //! The checks of a key in a call, as `lua/frame.lua` reads them: runs of equal checks and their lengths, so that
 //! most arguments are short.
 
-use std::fmt::Write;
+use std::fmt::{Arguments, Write};
 use std::ptr;
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Limits, MAX_TICKS};
-use crate::charge::{Charge, Cost, TimedCredit};
+use crate::charge::{Charge, Cost};
 use crate::store::Op;
-use crate::store::lease::{LeaseOp, LeaseRequest};
+use crate::store::lease::LeaseOp;
 
 /// The checks of a key, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
@@ -66,90 +66,67 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Writes a run as `lua/frame.lua` describes it.
+/// Writes the runs of equal operations, as `lua/frame.lua` describes them.
 fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
-    let mut write = |kind: &str, numbers: &dyn Fn(usize) -> i128, end: std::fmt::Arguments<'_>| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{kind}{count}");
-        for quota in 0..limits.len() {
-            let _ = write!(text, ":{}", numbers(quota));
-        }
-        let _ = write!(text, "{end},");
-    };
     let nothing = format_args!("");
+    let mut write =
+        |kind: &str, count: u64, numbers: &dyn Fn(usize) -> i128, end: Arguments<'_>| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{kind}{count}");
+            for quota in 0..limits.len() {
+                let _ = write!(text, ":{}", numbers(quota));
+            }
+            let _ = write!(text, "{end},");
+        };
+    let charge_kind = |charge: &Charge| if charge.is_later() { "!" } else { "" };
+    let runs = u64::from(count);
     match op {
         Op::Acquire(charge) => {
-            let kind = if charge.is_later() { "!" } else { "" };
-            write(kind, &|quota| charge.of(quota).into(), nothing);
+            write(charge_kind(charge), runs, &|quota| charge.of(quota).into(), nothing);
         }
-        Op::Peek => write("", &|_| 0, nothing),
+        Op::Peek => write("", runs, &|_| 0, nothing),
         Op::Adjust(adjustment) => {
             if adjustment.is_charge() {
                 let most: SmallVec<[u64; 1]> = limits.most_charged().collect();
-                write("*", &|quota| most.get(quota).copied().unwrap_or(0).into(), nothing);
+                let most = |quota: usize| most.get(quota).copied().unwrap_or(0).into();
+                write("*", runs, &most, nothing);
             }
             // More is not in use, and sums of larger numbers would not be exact.
             let most = MAX_TICKS as i64;
-            write("+", &|quota| adjustment.of(quota).clamp(-most, most).into(), nothing);
+            let units = |quota| adjustment.of(quota).clamp(-most, most).into();
+            write("+", runs, &units, nothing);
         }
         Op::Queue(queued) if !queued.may_wait => {
-            let kind = if queued.charge.is_later() { "!" } else { "" };
-            write(kind, &|quota| queued.of(quota).into(), nothing);
+            write(charge_kind(&queued.charge), runs, &|quota| queued.of(quota).into(), nothing);
         }
         Op::Queue(queued) => {
             let kind = if queued.charge.is_later() { "~!" } else { "~" };
-            let patience = queued.patience.0;
-            write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
-        }
-        Op::Return(timed) => {
-            for _ in 0..count {
-                write_return(text, timed, limits);
-            }
-        }
-        Op::Lease(lease) => {
-            for _ in 0..count {
-                write_lease(text, lease, limits);
-            }
+            let patience = format_args!(";{}", queued.patience.0);
+            write(kind, runs, &|quota| queued.of(quota).into(), patience);
         }
         Op::Leave(place) => {
             let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
-            write("=", &end, nothing);
-            write("-", &|quota| place.credit.of(quota).into(), nothing);
+            write("=", runs, &end, nothing);
+            write("-", runs, &|quota| place.credit.of(quota).into(), nothing);
         }
+        // These are never equal to another one by more than chance.
+        Op::Return(timed) => (0..count).for_each(|_| {
+            write("<", timed.until, &|_| 0, nothing);
+            write("-", 1, &|quota| timed.credit.of(quota).into(), nothing);
+        }),
+        Op::Lease(lease) => (0..count).for_each(|_| {
+            let LeaseOp { credit, charge, checks, costs, .. } = &**lease;
+            // Also without a credit: then the reply has the time, for what is given back later.
+            write("<", credit.as_ref().map_or(0, |timed| timed.until), &|_| 0, nothing);
+            if let Some(timed) = credit {
+                write("-", 1, &|quota| timed.credit.of(quota).into(), nothing);
+            }
+            if let Some(charge) = charge {
+                write(charge_kind(charge), 1, &|quota| charge.of(quota).into(), nothing);
+            }
+            if *checks > 0 {
+                write("", *checks, &|quota| costs.of(quota).into(), nothing);
+            }
+        }),
     }
-}
-
-/// Writes what a lease returns, the check, and the checks in advance.
-fn write_lease(text: &mut String, lease: &LeaseOp, limits: &Limits) {
-    let LeaseOp { charge, request: LeaseRequest { checks, costs, credit }, .. } = lease;
-    match credit {
-        Some(credit) => write_return(text, credit, limits),
-        // The reply has to have the time, for what is given back later.
-        None => write_until(text, 0, limits),
-    }
-    if let Some(charge) = charge {
-        write_run(text, 1, &Op::Acquire(charge.clone()), limits);
-    }
-    if *checks > 0 {
-        // At most `MAX_CHECKS`.
-        write_run(text, *checks as u32, &Op::Acquire(costs.clone()), limits);
-    }
-}
-
-fn write_return(text: &mut String, timed: &TimedCredit, limits: &Limits) {
-    write_until(text, timed.until, limits);
-    write_numbers(text, "-1", limits, |quota| timed.credit.of(quota));
-}
-
-fn write_until(text: &mut String, until: u64, limits: &Limits) {
-    write_numbers(text, &format!("<{until}"), limits, |_| 0);
-}
-
-fn write_numbers(text: &mut String, start: &str, limits: &Limits, of: impl Fn(usize) -> i64) {
-    // Writing to a string cannot fail.
-    text.push_str(start);
-    for quota in 0..limits.len() {
-        let _ = write!(text, ":{}", of(quota));
-    }
-    text.push(',');
 }

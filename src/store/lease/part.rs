@@ -105,11 +105,97 @@ impl Part {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     use smallvec::smallvec;
 
     use super::*;
+    use crate::Quota;
+    use crate::algorithm::Standing;
+    use crate::store::KeyState;
+
+    /// The length of a lease in microseconds, in which a tenth of the burst refills.
+    const LEASE: u64 = 100_000;
+
+    /// A server that enforces 1,000 per second under leases, with its state and its clock in microseconds.
+    struct Server {
+        limits: Limits,
+        state: KeyState,
+    }
+
+    impl Server {
+        fn new() -> Self {
+            let limits = Limits::new(&Quota::per_second(1_000).into(), 0).unwrap();
+            Self { limits: limits.leased(LEASE).unwrap(), state: KeyState::unused() }
+        }
+
+        fn at<T>(&mut self, now: u64, change: impl FnOnce(&Limits, &mut Standing) -> T) -> T {
+            let mut standing = KeyState::standing(Some(&self.state), &self.limits, now);
+            let result = change(&self.limits, &mut standing);
+            self.state = KeyState::after(&standing, Some(&self.state), &self.limits, now);
+            result
+        }
+
+        /// Takes permits until one is denied. Returns their number.
+        fn take_all(&mut self, now: u64) -> u64 {
+            self.at(now, |limits, standing| limits.check_run(standing, u64::MAX, &1))
+        }
+
+        /// Leases permits at the time 0.
+        fn lease(&mut self, permits: u64) -> Part {
+            let after = self.at(0, |limits, standing| {
+                assert_eq!(limits.check_run(standing, permits, &1), permits);
+                limits.left(standing)
+            });
+            Part {
+                left: smallvec![permits],
+                leased: smallvec![permits],
+                counted: permits,
+                ends: LEASE * 1_000,
+                sent: 0,
+                received: 0,
+                decided: 0,
+                after,
+            }
+        }
+
+        /// Gives a lease back that has used nothing, at `now`. The credit arrives at `arrival`.
+        fn give_back(&mut self, part: &Part, now: u64, arrival: u64) {
+            let delays = Delays::new(0, u64::MAX, LEASE * 1_000);
+            let credit = part.credit(&self.limits, now * 1_000, delays).unwrap();
+            let _ = self
+                .at(arrival, |limits, standing| limits.give_back_until(standing, &credit, arrival));
+        }
+    }
+
+    /// The second lease does not know that the level is lower since the first was given back.
+    #[test]
+    fn a_lease_that_is_given_back_after_another_one_admits_no_more_than_the_burst() {
+        let (mut server, sweep, way) = (Server::new(), 20_000, 10_000);
+        let [first, second] = [225; 2].map(|permits| server.lease(permits));
+        server.give_back(&first, 1_000, 1_000);
+        let now = LEASE + sweep;
+        let before = server.take_all(now + way);
+        server.give_back(&second, now, now + way);
+        let after = server.take_all(now + way);
+        assert!(after > 0, "nothing is given back");
+        assert!(before + after <= 1_000, "{before} and {after}");
+    }
+
+    /// As if the server had stalled. Meanwhile the permits have refilled.
+    #[test]
+    fn a_lease_that_is_given_back_too_late_admits_nothing() {
+        for (delay, given_back) in [(10_000, 50), (10_001, 0)] {
+            let mut server = Server::new();
+            let lease = server.lease(100);
+            let before = server.take_all(40_000);
+            assert_eq!(before, 840);
+            server.give_back(&lease, 40_000, 40_000 + delay);
+            // Half of the lease has refilled by then.
+            let refilled = delay / 1_000;
+            assert_eq!(server.take_all(40_000 + delay) - refilled, given_back);
+        }
+    }
 
     #[test]
     fn permits_of_several_quotas_are_counted_once_when_some_are_split_off() {

@@ -85,10 +85,8 @@ impl Backend for RedisBackend {
         let repayment = self.repayment.clone();
         Box::pin(async move {
             policy.states.void_leases(&key);
+            let _forget = ForgetOnDrop { policy: &policy, key: &key };
             let result = queues.reset(&policy, &key).await;
-            // Also after an error, because the server may have done it.
-            policy.states.remove(&key, policy.states.sent_now());
-            policy.states.void_leases(&key);
             if result.is_ok() {
                 repayment.forget(&policy, &key);
                 policy.local.iter().for_each(|local| local.settled(&key));
@@ -99,5 +97,20 @@ impl Backend for RedisBackend {
 
     fn is_remote(&self) -> bool {
         true
+    }
+}
+
+/// Discards what is known about a key that was reset. Also after an error, or if the future is dropped, because the
+/// server may have done it.
+struct ForgetOnDrop<'a> {
+    policy: &'a RedisPolicy,
+    key: &'a Key,
+}
+
+impl Drop for ForgetOnDrop<'_> {
+    fn drop(&mut self) {
+        let states = &self.policy.states;
+        states.remove(self.key, states.sent_now());
+        states.void_leases(self.key);
     }
 }

@@ -105,6 +105,11 @@ impl Fault {
         }
     }
 
+    /// True if the instances lose Redis for different times.
+    pub(super) fn is_partial(self) -> bool {
+        matches!(self, Self::Disconnects | Self::ClientsKilled)
+    }
+
     /// True if a process does not run, so that its checks take as long.
     pub(super) fn stops_a_process(self) -> bool {
         self == Self::InstanceSuspended

@@ -39,6 +39,8 @@ pub(super) struct Report {
     pub(super) resident_kib: u64,
     /// How many checks leases have decided.
     pub(super) by_lease: u64,
+    /// How long the process decided without Redis.
+    pub(super) alone: Duration,
 }
 
 impl Instance {
@@ -102,15 +104,19 @@ impl Reports {
 
 impl Report {
     fn write(&self) -> String {
-        let Self { admitted, failed, late, checks, p999, slowest, resident_kib, by_lease } = self;
-        let (p999, slowest) = (p999.as_micros(), slowest.as_micros());
-        format!("{admitted} {failed} {late} {checks} {p999} {slowest} {resident_kib} {by_lease}")
+        let Self { admitted, failed, late, checks, resident_kib, by_lease, .. } = self;
+        let [p999, slowest, alone] =
+            [self.p999, self.slowest, self.alone].map(|time| time.as_micros());
+        format!(
+            "{admitted} {failed} {late} {checks} {p999} {slowest} {resident_kib} {by_lease} {alone}"
+        )
     }
 
-    fn new(numbers: [u64; 8]) -> Self {
-        let [admitted, failed, late, checks, p999, slowest, resident_kib, by_lease] = numbers;
-        let (p999, slowest) = (Duration::from_micros(p999), Duration::from_micros(slowest));
-        Self { admitted, failed, late, checks, p999, slowest, resident_kib, by_lease }
+    fn new(numbers: [u64; 9]) -> Self {
+        let [admitted, failed, late, checks, p999, slowest, resident_kib, by_lease, alone] =
+            numbers;
+        let [p999, slowest, alone] = [p999, slowest, alone].map(Duration::from_micros);
+        Self { admitted, failed, late, checks, p999, slowest, resident_kib, by_lease, alone }
     }
 }
 

@@ -74,11 +74,15 @@ impl Section {
 }
 
 impl Section {
-    /// The documented bound: an outage may add a burst, and lost data another one.
+    /// The documented bound: an outage may add a burst, and lost data another one. While some instances have lost
+    /// Redis, they add their shares of the rate.
     fn bound(&self, fault: Option<Fault>) -> f64 {
         let of_outage = fault.map_or(0.0, |fault| fault.lost(INSTANCES));
         let of_lost_data = if fault.is_some_and(Fault::loses_data) { 1.0 } else { 0.0 };
-        self.limit() + (of_outage + of_lost_data) * self.burst
+        let alone = self.reports.iter().map(|report| report.alone.as_secs_f64()).sum::<f64>();
+        let is_partial = fault.is_some_and(Fault::is_partial);
+        let of_shares = if is_partial { self.alone * alone } else { 0.0 };
+        self.limit() + (of_outage + of_lost_data) * self.burst + of_shares
     }
 }
 

@@ -45,6 +45,9 @@ struct Outcomes {
     admitted: u64,
     failed: u64,
     by_lease: u64,
+    /// Since when the process decides without Redis, and how long it did so before.
+    alone_since: Option<Instant>,
+    alone: Duration,
     /// Of the checks that neither the denial cache nor a lease decided.
     took: Vec<Duration>,
 }
@@ -126,11 +129,13 @@ async fn check_all(limiter: Limiter, section: Shared, keys: Keys, number: u64) {
         match decision {
             Ok(decision) => {
                 outcomes.admitted += u64::from(keys != Keys::Others && decision.is_allowed());
-                match decision.source() {
+                let source = decision.source();
+                match source {
                     Source::Cached => {}
                     Source::Lease => outcomes.by_lease += 1,
                     _ => outcomes.took.push(took),
                 }
+                outcomes.note(source, start);
             }
             Err(_) => outcomes.failed += 1,
         }
@@ -150,7 +155,21 @@ impl Section {
 }
 
 impl Outcomes {
+    /// Notes who has decided a check that began at `start`.
+    fn note(&mut self, source: Source, start: Instant) {
+        match (source, self.alone_since) {
+            (Source::Local, None) => self.alone_since = Some(start),
+            (Source::Store, Some(since)) if start > since => self.end_outage(),
+            _ => {}
+        }
+    }
+
+    fn end_outage(&mut self) {
+        self.alone += self.alone_since.take().map(|since| since.elapsed()).unwrap_or_default();
+    }
+
     fn report(mut self) -> Report {
+        self.end_outage();
         self.took.sort_unstable();
         let checks = self.took.len();
         let bound = TIMEOUT + Duration::from_millis(5);
@@ -164,6 +183,7 @@ impl Outcomes {
             slowest: self.took.last().copied().unwrap_or_default(),
             resident_kib: resident_kib(),
             by_lease: self.by_lease,
+            alone: self.alone,
         }
     }
 }

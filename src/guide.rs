@@ -997,8 +997,8 @@
 //! - At least four round trips to Redis, because an instance asks for the next lease at least two round trips before
 //!   the current one ends.
 //! - At most a tenth of the time in which the burst refills, because the bucket in Redis is smaller than the burst, by
-//!   the rate times the lease. With 1,000 per second, a burst of 1,000 and a lease of 100 ms, it holds 900. No check
-//!   can cost more than that.
+//!   the rate times the lease. With 1,000 per second, a burst of 1,000 and a lease of 100 ms, it holds 900. So
+//!   responses of an unused key have `q=1000` and `r=899`. A check that costs more than 900 is always denied.
 //!
 //! If four round trips are longer than that tenth, use a larger burst.
 //!
@@ -1011,8 +1011,8 @@
 //! </div>
 //!
 //! - Below the limit, nearly all checks are decided in memory, and nothing is lost.
-//! - If the demand is always above the limit, few permits are free, so leases decide few checks. Nothing is lost here
-//!   either.
+//! - If the demand is always above the limit, few permits are free, so leases decide few checks. A key that was not
+//!   used before gets a smaller burst first, by the rate times the lease. Later nothing is lost here either.
 //! - If requests come in bursts that empty the bucket, each burst gets fewer permits, by the rate times the lease. In
 //!   the plot, a lease of 100 ms loses 100 of the 2,000 permits that an exact bucket admits in a burst of one second:
 //!   1,000 that the bucket holds, and 1,000 that refill in that second.
@@ -1020,10 +1020,11 @@
 //! Before you deploy a lease:
 //!
 //! - **All instances need the same lease.** While they have different ones, as in a rolling deployment, a token bucket can
-//!   admit more: the rate times the longest lease.
+//!   admit more: the rate times the longest lease. If the demand is above the limit, instances with shorter leases, or
+//!   with none, get most of the permits meanwhile, because the bucket is larger for them.
 //! - **Call [`RedisStore::shutdown`]** before the process ends, so that it gives back unused permits. If a process is
 //!   killed, its unused permits count as used until they have refilled.
-//! - **If Redis fails**, a lease is used until it ends. Then the failure mode decides.
+//! - **If Redis fails**, a lease is used until its permits are used up or it ends. Then the failure mode decides.
 //! - Queues and sliding windows have no leases. In a fixed or calendar window, a lease ends with the window.
 //!
 //! The docs of [`lease`] have the details, such as what [`Limiter::reset`] does to leases. The

@@ -119,7 +119,7 @@ impl LimiterBuilder {
     ///
     /// With a lease, a check that goes to Redis also takes the permits that this process expects to need for the key.
     /// The next checks of the key are decided in memory, with the source [`Lease`](crate::Source::Lease). When the lease
-    /// ends, unused permits are given back. The guide says
+    /// ends, unused permits are given back, except for those that [may have refilled][exactness]. The guide says
     /// [when to use a lease, and how long it should be](crate::guide#hot-keys-and-distant-servers).
     ///
     /// ```
@@ -168,10 +168,13 @@ impl LimiterBuilder {
     /// - A [`reset`](Limiter::reset) ends the leases of the key at once in this process. In other processes they end
     ///   within the length of a lease. Until then the key can get what they hold in addition.
     /// - If a process is killed, the unused permits of its leases count as used, and refill like other permits.
-    /// - When Redis fails, a lease is used until it ends. Then the [failure mode](Self::failure_mode) decides.
+    /// - When Redis fails, a lease is used until its permits are used up or it ends. Then the
+    ///   [failure mode](Self::failure_mode) decides.
     /// - While instances have different leases, or only some have one, as in a rolling deployment, a token bucket can
-    ///   admit more: the rate times the longest lease. While instances have different numbers for a quota with a lease,
-    ///   it can admit more by the larger rate times the lease.
+    ///   admit more: the rate times the longest lease. If the demand is above the limit, instances with shorter leases,
+    ///   or with none, get most of the permits, because the bucket is larger for them.
+    /// - While instances have different numbers for a quota with a lease, a token bucket can admit more by the larger
+    ///   rate times the lease.
     /// - A lease ends by the clock of the process, and permits refill by the clock of Redis. If the clock of Redis
     ///   steps, a key can get the permits of its leases in addition to [those that the step adds][exactness]. If a
     ///   machine is suspended and its monotonic clock stops meanwhile, a key can get the permits of the leases on that

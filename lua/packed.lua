@@ -23,6 +23,7 @@ local header = arguments[1]
 local NUMBERS, granule = read('NUMBER_FORMAT', arguments[2])
 local cell_format, own_format, cell_bytes = CELL_FORMAT, OWN_FORMAT, CELL_BYTES
 --@ load
+  --@ prepare@
 if #value == #header + cell_bytes and sub(value, 1, #header) == header then
   own, binary = true, true
   local written

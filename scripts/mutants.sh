@@ -71,6 +71,14 @@ mutations=(
     "sliding_window|if turns > segments then|if turns > segments + 1 then"
     "sliding_window|last@ = (newest@ + segments@ + 1) * width@|last@ = (newest@ + segments@) * width@"
     "sliding_window|used@ = used@ - read('>I4', ring@, 4 * n - 3)|used@ = used@ - 1"
+    "concurrent|if ends > now then sum|if ends >= now then sum"
+    "concurrent|if ended then|if false then"
+    "concurrent|if instance ~= instance@ then|if instance > 0 then"
+    "concurrent|held > 0 and now + lifetime@ or now|now"
+    "concurrent|last@ = math.max(last@, (read|last@ = math.min(last@, (read"
+    "concurrent|math.max(0, ends - back)|ends"
+    "concurrent|own, size@ = nil, #ring@|size@ = #ring@"
+    "concurrent|#cells % 20 == 8|#cells % 20 == 9"
     "other|not mine[entry.id] and|"
     "token_bucket|if has_rate or not owner then owner|if not owner then owner"
     "token_bucket|if has_rate or not owner then owner|if has_rate then owner"
@@ -79,7 +87,7 @@ mutations=(
 )
 
 # Those that notice most first.
-tests=("mixes:: time_travel::" state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
+tests=("mixes:: time_travel:: concurrent::" state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
 copy="$PWD/target/mutants"
 rm -rf "$copy"
 mkdir -p "$copy"

@@ -322,8 +322,10 @@ impl Decision {
     /// or if its cost [exceeds the capacity](Self::exceeds_capacity).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let wait = Duration::from_micros(self.numbers.retry_after);
-        (self.outcome == Outcome::Denied && self.is_enforced).then_some(wait)
+        // Nobody knows when permits will be given back that are held.
+        let wait = Some(self.numbers.retry_after).filter(|wait| *wait != u64::MAX);
+        let is_denied = self.outcome == Outcome::Denied && self.is_enforced;
+        wait.filter(|_| is_denied).map(Duration::from_micros)
     }
 
     /// Returns the time until [`remaining`](Self::remaining) grows. Zero if no permit is in use.

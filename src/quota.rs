@@ -97,6 +97,8 @@ pub(crate) enum Kind {
     /// The number of segments.
     SlidingWindow(u32),
     ApproximateSlidingWindow,
+    /// Permits are held at a time, not used per period.
+    Concurrent,
 }
 
 /// The time at which a fixed window starts.
@@ -119,6 +121,12 @@ impl Quota {
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
         Self { permits: n, period, burst: None, borrow: 0, debt: None, kind: Kind::TokenBucket }
+    }
+
+    /// `n` permits that are held at a time, such as those of requests in flight. There is no period.
+    #[doc(hidden)] // Until a hold gives them back.
+    pub const fn concurrent(n: u64) -> Self {
+        Self::new(n, Duration::ZERO).with_kind(Kind::Concurrent)
     }
 
     /// `n` permits per second, with a burst of `n`.

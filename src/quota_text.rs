@@ -32,12 +32,17 @@ const KINDS: [(&str, Kind); 4] = [
     ("sliding approximate", Kind::ApproximateSlidingWindow),
 ];
 
+const CONCURRENT: &str = "concurrent";
+
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut parser = Parser { text, rest: text };
         let permits = parser.number("the number of permits")?;
+        if parser.rest.starts_with(' ') && parser.rest.trim_start_matches(' ') == CONCURRENT {
+            return Ok(Self::concurrent(permits));
+        }
         parser.literal("/")?;
         let is_month = parser.rest.starts_with("month");
         let period = match is_month {
@@ -73,6 +78,9 @@ impl FromStr for Quota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind() == Kind::Concurrent {
+            return write!(f, "{} {CONCURRENT}", self.permits());
+        }
         write!(f, "{}/", self.permits())?;
         let month = match self.kind() {
             Kind::FixedWindow(WindowStart::Month(_)) => Some((1, "month")),
@@ -289,6 +297,7 @@ mod tests {
             ),
             ("100/min sliding approximate", Quota::per_minute(100).approximate_sliding_window()),
             ("100/min sliding 12", Quota::per_minute(100).sliding_window(12)),
+            ("5  concurrent", Quota::concurrent(5)),
         ] {
             assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         }
@@ -304,6 +313,7 @@ mod tests {
             (Quota::new(1, Duration::from_micros(1_500)), "1/1500us"),
             (Quota::per_second(5).burst(1).queue(Duration::from_secs(60)), "5/s queue 1min"),
             (Quota::per_second(5).burst(5).queue(Duration::ZERO), "5/s burst 5 queue 0s"),
+            (Quota::concurrent(5), "5 concurrent"),
         ] {
             assert_eq!(quota.to_string(), text);
         }

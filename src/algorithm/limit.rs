@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::approximate_sliding_window::{ApproximateSlidingWindow, CountersLevel, CountersState};
+use super::concurrent::{Concurrent, HeldLevel, HeldState};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt, Rate};
@@ -188,6 +189,7 @@ algorithms! {
     FixedWindow: WindowLevel, WindowState;
     ApproximateSlidingWindow: CountersLevel, CountersState;
     SlidingWindow: SegmentsLevel, SegmentsState;
+    Concurrent: HeldLevel, HeldState;
 }
 
 impl Limit {
@@ -203,6 +205,7 @@ impl Limit {
             Kind::SlidingWindow(segments) => {
                 SlidingWindow::new(quota, segments).map(Self::SlidingWindow)
             }
+            Kind::Concurrent => Concurrent::new(quota).map(Self::Concurrent),
         };
         limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))
     }

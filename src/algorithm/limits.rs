@@ -115,6 +115,18 @@ impl Limits {
         Ok(Self::of(quotas.collect::<Result<_, _>>()?, self.infos.clone()))
     }
 
+    /// Returns the limits of an instance that holds permits for so many microseconds without renewing them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn held_by(&self, instance: u64, lifetime: u64) -> Self {
+        let mut limits = self.clone();
+        for quota in &mut limits.quotas {
+            if let Limit::Concurrent(limit) = &mut quota.limit {
+                *limit = limit.held_by(instance, lifetime);
+            }
+        }
+        limits
+    }
+
     /// Converts an adjustment in units of the other limits, which are a share of these, or of which these are
     /// a share.
     pub(crate) fn in_units_of(&self, other: &Self, adjustment: &Adjustment) -> Adjustment {
@@ -346,7 +358,12 @@ impl Limits {
             // So does a smaller check that is allowed. Until there is a permit, none is.
             false => self.is_allowed(&latest, &AtMostOne(cost)),
         };
-        (!is_allowed).then(|| self.check(&mut self.standing(entries, *times.start()), cost))
+        let denial = || self.check(&mut self.standing(entries, *times.start()), cost);
+        // Permits that are held may be given back at any time.
+        let is_final = |verdict: &Verdict| {
+            verdict.outcome == Outcome::ExceedsCapacity || verdict.numbers.retry_after != u64::MAX
+        };
+        (!is_allowed).then(denial).filter(is_final)
     }
 
     /// Decides a check, and charges its cost if it is allowed.

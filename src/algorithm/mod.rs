@@ -5,8 +5,8 @@
 //! `limits` decides for a whole policy. `limit` is the table of algorithms, and the trait `Algorithm` in this
 //! file says what one does. `state` is what a store keeps of a key, and `validation` finds what is wrong with
 //! policies. Each algorithm has a file: `token_bucket` (`rate` converts its debt from one rate to another),
-//! `interval_refill`, `fixed_window`, `sliding_window` and `approximate_sliding_window`; `window` is what all
-//! windows have in common. A leaky bucket as a queue is a `token_bucket`, too. The tests of one algorithm are
+//! `interval_refill`, `fixed_window`, `sliding_window`, `approximate_sliding_window` and `concurrent`; `window` is
+//! what all windows have in common. A leaky bucket as a queue is a `token_bucket`, too. The tests of one algorithm are
 //! in its file, and those of all algorithms in `limits/tests/` (`contract` has what stores, responses and
 //! limiters rely on).
 //!
@@ -28,6 +28,7 @@
 //! the most that it admits in the guide, and `docs/server.md`.
 
 mod approximate_sliding_window;
+mod concurrent;
 mod fixed_window;
 mod interval_refill;
 mod limit;
@@ -41,6 +42,8 @@ mod window;
 
 #[cfg(feature = "redis")]
 pub(crate) use approximate_sliding_window::{CountersState, Span};
+#[cfg(feature = "redis")]
+pub(crate) use concurrent::{Held, HeldState};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]

@@ -23,6 +23,8 @@ use crate::verdict::Verdict;
 
 /// The buckets of one process, for all limiters on a store.
 pub(crate) struct Local {
+    /// The identity under which this store holds permits.
+    holder: InstanceId,
     memory: MemoryStore,
     share: ArcSwap<Share>,
     max_keys: usize,
@@ -59,6 +61,7 @@ impl Local {
     pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
         let known = Known { id: random_id(), assumed: instances, total: 0, share: None };
         Self {
+            holder: random_id(),
             memory: MemoryStore::with_max_keys(max_keys),
             share: ArcSwap::from_pointee(known.share()),
             known: Mutex::new(known),
@@ -66,6 +69,10 @@ impl Local {
             is_used: AtomicBool::new(false),
             demand: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn holder(&self) -> InstanceId {
+        self.holder
     }
 
     pub(crate) fn share(&self) -> Arc<Share> {

@@ -21,6 +21,7 @@ mod charges;
 mod clock_expiry;
 mod clock_steps;
 mod cluster;
+mod concurrent;
 mod connections;
 mod cooperation;
 mod customers;

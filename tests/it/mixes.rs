@@ -99,6 +99,7 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
         let micros = width * u64::from(segments);
         Quota::new(limit, Duration::from_micros(micros)).sliding_window(segments)
     });
+    let concurrent = (1..=40u64).prop_map(|n| format!("{n} concurrent").parse().unwrap());
     let quotas = [
         bucket().boxed(),
         borrowing.boxed(),
@@ -108,6 +109,7 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
         calendar.boxed(),
         approximate.boxed(),
         sliding.boxed(),
+        concurrent.boxed(),
     ];
     quotas.map(|quota| quota.prop_filter("too large", is_possible).boxed()).into()
 }
@@ -130,15 +132,16 @@ fn algorithm(quota: &Quota) -> usize {
         () if is("fixed") || is("calendar") => 4,
         () if is("sliding approximate") => 6,
         () if is("sliding") => 7,
+        () if is("concurrent") => 8,
         () => 0,
     }
 }
 
 /// Each algorithm is in a sixth of the cases, of which these are the policies that are used.
 pub(crate) fn assert_all_algorithms<'a>(cases: impl Iterator<Item = Vec<&'a Policy>>) {
-    let (mut counts, mut all) = ([0; 8], 0);
+    let (mut counts, mut all) = ([0; 9], 0);
     for policies in cases {
-        let mut is_here = [false; 8];
+        let mut is_here = [false; 9];
         let quotas = policies.iter().flat_map(|policy| policy.quotas());
         quotas.for_each(|(_, quota)| is_here[algorithm(quota)] = true);
         counts.iter_mut().zip(is_here).for_each(|(count, is_here)| *count += usize::from(is_here));
@@ -158,7 +161,7 @@ pub(crate) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 fn revisions() -> impl Strategy<Value = Vec<Policy>> {
     let other = (0..NAMES.len(), quotas(), 0..40usize);
     let revision = (clock(), prop::collection::vec(other, 0..=3));
-    let kinds = prop::collection::vec(0..8usize, NAMES.len());
+    let kinds = prop::collection::vec(0..9usize, NAMES.len());
     (kinds, prop::collection::vec(revision, 1..=3)).prop_map(|(kinds, revisions)| {
         let policy = |(clock, mut others): (Quota, Vec<(usize, Vec<Quota>, usize)>)| {
             others.sort_by_key(|(name, ..)| *name);
@@ -215,6 +218,7 @@ fn costs(policy: &Policy, check: &Check) -> Costs {
 /// Returns whether a reservation was there to be cancelled and far from its time.
 async fn adjust(
     limiter: &Limiter,
+    policy: &Policy,
     adjustment: &Adjustment,
     reserved: &mut Vec<Reservation>,
     may_cancel: bool,
@@ -224,7 +228,12 @@ async fn adjust(
             limiter.charge("key", Costs::new(permits).with(CLOCK, 1)).await.unwrap();
         }
         Adjustment::Credit(permits) => {
-            limiter.credit("key", Costs::new(permits).with(CLOCK, 0)).await.unwrap();
+            // In Redis another instance may hold the permits, which can only be given back by that one.
+            let held =
+                policy.quotas().filter(|(_, quota)| quota.to_string().contains("concurrent"));
+            let costs = Costs::new(permits).with(CLOCK, 0);
+            let costs = held.fold(costs, |costs, (name, _)| costs.with(name.to_owned(), 0));
+            limiter.credit("key", costs).await.unwrap();
         }
         Adjustment::Cancel(number) => {
             let far = Duration::from_secs(60);
@@ -305,8 +314,8 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let may_cancel = case.revisions.iter().all(|policy| policy.quotas().all(is_certain));
     for step in &case.checks {
         let mut is_cancelled = false;
-        let (limiter, costs) =
-            (&limiters[step.revision], costs(&case.revisions[step.revision], step));
+        let (limiter, policy) = (&limiters[step.revision], &case.revisions[step.revision]);
+        let costs = costs(policy, step);
         let decision = match &step.adjustment {
             None => check(limiter, costs, step.may_wait, &mut reserved).await,
             Some(adjustment) => {
@@ -315,14 +324,15 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
                 let decision = match adjustment {
                     // On another connection, so its order would be left to chance.
                     Adjustment::Cancel(number) if !is_here(*number) => {
-                        is_cancelled = adjust(limiter, adjustment, &mut reserved, may_cancel).await;
+                        is_cancelled =
+                            adjust(limiter, policy, adjustment, &mut reserved, may_cancel).await;
                         check(limiter, costs, step.may_wait, &mut new).await
                     }
                     // While the first is in flight, the other two wait, and then share a call.
                     _ => {
                         let (_, cancelled, decision) = tokio::join!(
                             limiter.check("other key"),
-                            adjust(limiter, adjustment, &mut reserved, may_cancel),
+                            adjust(limiter, policy, adjustment, &mut reserved, may_cancel),
                             check(limiter, costs, step.may_wait, &mut new),
                         );
                         is_cancelled = cancelled;
@@ -394,7 +404,8 @@ pub(crate) fn compare(real: &Runtime, server: &Server, count: usize) {
                 let policy = &case.revisions[step.revision];
                 limiter.update(policy.clone()).unwrap();
                 if let Some(adjustment) = &step.adjustment {
-                    let cancelled = adjust(&limiter, adjustment, &mut reserved, is_cancelled).await;
+                    let cancelled =
+                        adjust(&limiter, policy, adjustment, &mut reserved, is_cancelled).await;
                     assert_eq!(cancelled, is_cancelled, "{step:?} {case:?}");
                 }
                 let costs = costs(policy, step);

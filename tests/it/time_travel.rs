@@ -214,6 +214,13 @@ fn longest(policy: &Policy) -> u64 {
     policy.quotas().map(|(_, quota)| of(quota)).max().unwrap_or(0)
 }
 
+/// The time for which permits are held that are not renewed, in microseconds.
+const LIFETIME: u64 = 10_000_000;
+
+fn is_held(quota: &Quota) -> bool {
+    quota.to_string().contains("concurrent")
+}
+
 fn standing(decision: &Decision) -> Vec<String> {
     let quotas = decision.quotas();
     let quotas =
@@ -232,7 +239,10 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let memory = MemoryStore::with_manual_clock(NonZeroUsize::new(10).unwrap(), clock.clone());
     let memory = uncached(memory, case.revisions[0].clone());
     let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
-    let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota));
+    let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota) || is_held(quota));
+    // In memory, permits are held until they are given back.
+    let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
+    let lifetime = if quotas.any(|(_, quota)| is_held(quota)) { LIFETIME } else { 0 };
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
     let longest = case.revisions.iter().map(longest).max().unwrap();
     // A sliding window keeps its counters for longer than they count.
@@ -278,7 +288,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
         }
         let resets = peeked.quotas().map(|quota| quota.reset_after().as_micros() as u64).max();
         let until = now + resets.unwrap();
-        latest = latest.max(until);
+        latest = latest.max(until).max(now + lifetime);
         // What is doubted grows with each charge, and lasts longer than what is read.
         latest = latest.max(packed.filter(|_| is_doubted).map_or(0, |packed| packed.last));
         is_comparable &= !is_doubted;

@@ -59,6 +59,8 @@ pub(super) fn most(quota: &Quota, first: u64, span: u64) -> u128 {
         }
         Kind::ApproximateSlidingWindow => 2 * n * (span / period + 1),
         Kind::SlidingWindow(_) => n * (span / period + 1),
+        // Nothing is given back.
+        Kind::Concurrent => n,
     }
 }
 

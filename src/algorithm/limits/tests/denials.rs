@@ -29,7 +29,9 @@ fn expect_denial_like_the_store<C: Cost>(
     let denial = limits.denial(state, cost, earliest..=earliest + span);
     if is_own {
         let (at_latest, _) = check(state, earliest + span, cost);
-        prop_assert_eq!(denial.is_none(), at_latest.is_allowed());
+        // Permits that are held may be given back at any time.
+        let is_unknown = wait == MAX_TICKS && at_latest.outcome == Outcome::Denied;
+        prop_assert_eq!(denial.is_none(), at_latest.is_allowed() || is_unknown);
     }
     let Some(denial) = denial else { return Ok(()) };
     let mut changed: Box<[QuotaEntry]> = state.into();

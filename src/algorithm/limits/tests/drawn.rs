@@ -20,7 +20,7 @@ pub(super) const NOW: u64 = MIDNIGHT - 5_000_001;
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// How many kinds of quotas [`Drawn::quota`] knows.
-pub(super) const KINDS: usize = if cfg!(feature = "jiff") { 11 } else { 8 };
+pub(super) const KINDS: usize = if cfg!(feature = "jiff") { 12 } else { 9 };
 
 /// The quotas are named `a`, `b` and so on.
 pub(super) fn limits(quotas: &[Quota]) -> Limits {
@@ -79,12 +79,13 @@ impl Drawn {
             4 => quota.calendar(),
             5 => quota.approximate_sliding_window(),
             6 => quota.burst(burst).queue(Duration::from_micros(borrow * micros / 7 + 1)),
+            7 => Quota::concurrent(permits),
             #[cfg(feature = "jiff")]
-            7 => Quota::per_day(permits).calendar_in("Europe/Berlin"),
+            8 => Quota::per_day(permits).calendar_in("Europe/Berlin"),
             #[cfg(feature = "jiff")]
-            8 => Quota::new(permits, Duration::from_secs(604_800)).calendar_in("Europe/Berlin"),
+            9 => Quota::new(permits, Duration::from_secs(604_800)).calendar_in("Europe/Berlin"),
             #[cfg(feature = "jiff")]
-            9 => Quota::per_month(permits).calendar_in("Europe/Berlin"),
+            10 => Quota::per_month(permits).calendar_in("Europe/Berlin"),
             _ => {
                 let period = Duration::from_micros(micros * burst);
                 Quota::new(permits, period).sliding_window(burst as u32)
@@ -106,7 +107,7 @@ impl Drawn {
             }
             Kind::IntervalRefill => Self { permits: most, burst: most, ..few }.quota(kind),
             Kind::FixedWindow(_) => Self { permits: most, ..few }.quota(kind),
-            Kind::ApproximateSlidingWindow | Kind::SlidingWindow(_) => {
+            Kind::ApproximateSlidingWindow | Kind::SlidingWindow(_) | Kind::Concurrent => {
                 let permits = u64::from(u32::MAX) / ROOM - below_most;
                 Self { permits, ..few }.quota(kind)
             }

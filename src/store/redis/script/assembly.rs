@@ -170,6 +170,7 @@ fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     });
     line.replace("PRICE", fragment.line("price@").unwrap_or_default())
         .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
+        .replace("SIZE_AT", &packed::size_position(quotas, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())
         .replace('@', &(quota + 1).to_string())
 }

@@ -6,8 +6,8 @@ use smallvec::{SmallVec, smallvec};
 use super::double::{Doubles, doubles, integer};
 use super::section::section;
 use crate::algorithm::{
-    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, QuotaState,
-    Rate, Refills, SegmentsState, Span, WindowState, Windows,
+    Algorithm, BucketState, CountersState, FullAt, Held, HeldState, IntervalState, Limit,
+    MAX_TICKS, QuotaState, Rate, Refills, SegmentsState, Span, WindowState, Windows,
 };
 use crate::charge::Patience;
 
@@ -57,6 +57,10 @@ static CALENDAR_WINDOW: Fragment = fragment!(2, 0, "calendar_window", "fixed_win
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
 static APPROXIMATE_SLIDING_WINDOW: Fragment = fragment!(4, 1, "approximate_sliding_window");
 static SLIDING_WINDOW: Fragment = fragment!(5, 2, "sliding_window");
+// 6 is `EMPTY_TAG`.
+static CONCURRENT: Fragment = fragment!(7, 0, "concurrent");
+/// The bytes of an instance that holds permits.
+const HELD_BYTES: usize = 20;
 
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
@@ -75,6 +79,7 @@ impl Fragment {
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
             Limit::ApproximateSlidingWindow(_) => &APPROXIMATE_SLIDING_WINDOW,
             Limit::SlidingWindow(_) => &SLIDING_WINDOW,
+            Limit::Concurrent(_) => &CONCURRENT,
             Limit::FixedWindow(window) => match window.windows() {
                 Windows::Calendar(_) => &CALENDAR_WINDOW,
                 Windows::FirstCheck(_) | Windows::Every { .. } => &FIXED_WINDOW,
@@ -136,6 +141,9 @@ pub(super) fn numbers(limit: &Limit) -> Doubles {
         Limit::SlidingWindow(window) => {
             smallvec![window.width(), window.segments() as u64, window.limit()]
         }
+        Limit::Concurrent(limit) => {
+            smallvec![limit.limit(), limit.lifetime(), limit.instance(), HELD_BYTES as u64]
+        }
     };
     integers.into_iter().map(|number| number as f64).collect()
 }
@@ -145,6 +153,8 @@ pub(super) fn cell_bytes(limit: &Limit) -> usize {
     let cells = 8 * Fragment::of(limit).names("cells@").count();
     match limit {
         Limit::SlidingWindow(window) => cells + 4 * window.segments(),
+        // If one instance holds permits.
+        Limit::Concurrent(_) => cells + HELD_BYTES,
         _ => cells,
     }
 }
@@ -154,6 +164,9 @@ pub(super) fn cell_bytes(limit: &Limit) -> usize {
 pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState> {
     if tag == SLIDING_WINDOW.tag {
         return segments_state(numbers, cells).map(QuotaState::SlidingWindow);
+    }
+    if tag == CONCURRENT.tag {
+        return held_state(numbers, cells).map(QuotaState::Concurrent);
     }
     match (tag, numbers, &*doubles(cells)?) {
         (BUCKET_TAG, &[permit, scale], &[micros, ref ticks @ ..]) => {
@@ -207,6 +220,21 @@ fn segments_state(numbers: &[f64], cells: &[u8]) -> Option<SegmentsState> {
         newest,
         used,
     })
+}
+
+fn held_state(numbers: &[f64], cells: &[u8]) -> Option<HeldState> {
+    let (_, ring) = cells.split_first_chunk::<8>()?;
+    let (ring, rest) = ring.as_chunks::<HELD_BYTES>();
+    let of = |bytes: &[u8; HELD_BYTES]| {
+        let (numbers, permits) = bytes.split_at(HELD_BYTES - 4);
+        let &[instance, ends_at] = &*doubles(numbers)? else { return None };
+        let permits = u32::from_be_bytes(permits.try_into().ok()?);
+        Some(Held { instance: integer(instance)?, ends_at: integer(ends_at)?, permits })
+    };
+    let held = ring.iter().map(of).collect::<Option<Vec<_>>>()?;
+    let is_whole = numbers.is_empty() && !held.is_empty() && rest.is_empty();
+    let held = held.into_iter().filter(|held| held.permits > 0).collect();
+    is_whole.then_some(HeldState(held))
 }
 
 /// Reads the cells of an entry of [`EMPTY_TAG`]. Returns `None` if no script has written it.

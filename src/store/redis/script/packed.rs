@@ -52,6 +52,12 @@ pub(super) fn identity_position(numbers: usize, quota: usize) -> usize {
     8 * (numbers + 1) + 4 * quota + 1
 }
 
+/// The position of the size of the cells of a quota in [`header`]. Positions in Lua start at 1.
+pub(super) fn size_position(quotas: &[&Fragment], quota: usize) -> usize {
+    let before = quotas.iter().take(quota).map(|fragment| HEAD + 8 * fragment.stored);
+    START + before.sum::<usize>() + HEAD - 2 + 1
+}
+
 /// The time at which a value in this form was written, and its entries. `None` if it is malformed.
 pub(super) fn entries(value: &[u8]) -> Option<(f64, SmallVec<[PackedEntry<'_>; 4]>)> {
     let (&[FORM, count, _], mut rest) = value.split_first_chunk::<START>()? else { return None };

@@ -34,15 +34,19 @@ pub(crate) struct RedisPolicy {
     pub(crate) leases: Option<Arc<LeaseTerms>>,
 }
 
+/// The time for which permits are held that are not renewed, in microseconds.
+const HOLD_LIFETIME: u64 = 10_000_000;
+
 impl RedisPolicy {
     pub(crate) fn new(
         spec: &PolicySpec,
         key_prefix: &str,
         local: &Arc<Local>,
     ) -> Result<Self, ConfigError> {
-        let (scripts, params) = Scripts::of(&spec.limits);
+        let limits = spec.limits.held_by(local.holder(), HOLD_LIFETIME);
+        let (scripts, params) = Scripts::of(&limits);
         Ok(Self {
-            limits: spec.limits.clone(),
+            limits,
             timeout: spec.timeout,
             encoder: KeyEncoder::new(key_prefix, &spec.name)?,
             scripts,

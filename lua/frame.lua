@@ -36,10 +36,10 @@
 -- A fragment has these sections: the names of its numbers, which are the parameters of the quota, and of its
 -- cells, which are the state of the quota in a value (numbers@, cells@, and maybe ring@); the level of an unused
 -- and of a used up quota (fresh@, empty@); the level of own cells, and of those of another revision (level@,
--- adopt@); the cells of a level (store@); what depends on the value before its form is known (prepare@, in the packed
--- form); how the cells move with a clock that has stepped back (back@); what is
--- impossible (valid@), and what only another revision can have left (above@); and what a permit adds to the level
--- (price@). If this is not enough, it replaces sections of decide.lua, such as fits@ and count@.
+-- adopt@); the cells of a level (store@); how these move with a clock that has stepped back (back@); what is
+-- impossible (valid@), and what only another revision can have left (above@); what a permit adds to the level
+-- (price@); and in the packed form, what has to happen before a value is read (prepare@). If this is not enough, it
+-- replaces sections of decide.lua, such as fits@ and count@.
 --
 -- A denied check does not change a valid key. It reads its expiry (PTTL), because a key without one would deny
 -- forever. An allowed check sets the expiry in any case, and cached denials make other denied checks rare.

@@ -124,7 +124,9 @@ impl Quota {
     }
 
     /// `n` permits that are held at a time, such as those of requests in flight. There is no period.
-    #[doc(hidden)] // Until a hold gives them back.
+    // Hidden, and without a text that is read, until a hold gives permits back: a check that is not followed by
+    // `credit` keeps its permits.
+    #[doc(hidden)]
     pub const fn concurrent(n: u64) -> Self {
         Self::new(n, Duration::ZERO).with_kind(Kind::Concurrent)
     }

@@ -32,17 +32,12 @@ const KINDS: [(&str, Kind); 4] = [
     ("sliding approximate", Kind::ApproximateSlidingWindow),
 ];
 
-const CONCURRENT: &str = "concurrent";
-
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut parser = Parser { text, rest: text };
         let permits = parser.number("the number of permits")?;
-        if parser.rest.starts_with(' ') && parser.rest.trim_start_matches(' ') == CONCURRENT {
-            return Ok(Self::concurrent(permits));
-        }
         parser.literal("/")?;
         let is_month = parser.rest.starts_with("month");
         let period = match is_month {
@@ -79,7 +74,7 @@ impl FromStr for Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind() == Kind::Concurrent {
-            return write!(f, "{} {CONCURRENT}", self.permits());
+            return write!(f, "{} concurrent", self.permits());
         }
         write!(f, "{}/", self.permits())?;
         let month = match self.kind() {
@@ -297,7 +292,6 @@ mod tests {
             ),
             ("100/min sliding approximate", Quota::per_minute(100).approximate_sliding_window()),
             ("100/min sliding 12", Quota::per_minute(100).sliding_window(12)),
-            ("5  concurrent", Quota::concurrent(5)),
         ] {
             assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         }

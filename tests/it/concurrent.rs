@@ -87,7 +87,7 @@ impl Expected {
 
 async fn run(proxy: &ClockProxy, limit: u64, steps: &[Step]) {
     proxy.command(&["DEL", KEY]).await;
-    let quota: Quota = format!("{limit} concurrent").parse().unwrap();
+    let quota = Quota::concurrent(limit);
     let limiters: Vec<Limiter> =
         (0..INSTANCES).map(|_| uncached(proxy.store("prefix"), quota)).collect();
     // Far enough from the time of the server, at which keys expire.

@@ -99,7 +99,7 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
         let micros = width * u64::from(segments);
         Quota::new(limit, Duration::from_micros(micros)).sliding_window(segments)
     });
-    let concurrent = (1..=40u64).prop_map(|n| format!("{n} concurrent").parse().unwrap());
+    let concurrent = (1..=40u64).prop_map(Quota::concurrent);
     let quotas = [
         bucket().boxed(),
         borrowing.boxed(),

@@ -75,7 +75,7 @@ struct Section {
     burst: f64,
     /// The permits per second that an instance adds that has lost Redis while others have not: its share. 0 if the
     /// demand is always above the limit: then all that it allows is charged afterwards, because nothing has refilled.
-    alone: f64,
+    rate_alone: f64,
     reports: Vec<instance::Report>,
 }
 
@@ -90,12 +90,12 @@ impl Sections {
         let exact = reports.iter().map(|reports| reports.exact).collect();
         let leased = reports.iter().map(|reports| reports.leased).collect();
         Self {
-            exact: Section { time, rate: RATE, burst: BURST, alone: 0.0, reports: exact },
+            exact: Section { time, rate: RATE, burst: BURST, rate_alone: 0.0, reports: exact },
             leased: Section {
                 time,
                 rate: LEASED_RATE,
                 burst: LEASED_BURST,
-                alone: LEASED_RATE / INSTANCES as f64,
+                rate_alone: LEASED_RATE / INSTANCES as f64,
                 reports: leased,
             },
         }

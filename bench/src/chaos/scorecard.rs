@@ -81,7 +81,7 @@ impl Section {
         let of_lost_data = if fault.is_some_and(Fault::loses_data) { 1.0 } else { 0.0 };
         let alone = self.reports.iter().map(|report| report.alone.as_secs_f64()).sum::<f64>();
         let is_partial = fault.is_some_and(Fault::is_partial);
-        let of_shares = if is_partial { self.alone * alone } else { 0.0 };
+        let of_shares = if is_partial { self.rate_alone * alone } else { 0.0 };
         self.limit() + (of_outage + of_lost_data) * self.burst + of_shares
     }
 }

@@ -3,8 +3,11 @@
 -- Numbers  the permits; for how many microseconds they are held if they are not renewed; the number of the instance
 --          that calls, which is not 0; and the bytes of the ring.
 -- Entry    no numbers; in the cells the time at which nothing is held any more; and then for each instance that
---          holds permits its number, when they end, and how many (4 bytes). The instance that changed the value
---          last comes first, also if it holds nothing, so that the ring is never empty.
+--          holds permits its number, when they end, its latest call, and how many (4 bytes). The instance that
+--          changed the value last comes first, also if it holds nothing, so that the ring is never empty.
+--
+-- A call first states how many permits its instance holds, and has a number. A call that arrives after a later one
+-- changes nothing there. So a lost reply leaves nothing behind, and what a server has forgotten is there again.
 
 --@ numbers@
 capacity@, lifetime@, instance@, size@
@@ -25,13 +28,13 @@ level@ > capacity@
 size@ = #value > SIZE_AT and read('>I2', value, SIZE_AT) - 8 or 0
   --@ resize@
 --@ resize@
-if size@ < 20 or size@ % 20 ~= 0 then size@ = 20 end
+if size@ < 28 or size@ % 28 ~= 0 then size@ = 28 end
 header = sub(header, 1, SIZE_AT - 1) .. pack('>I2', 8 + size@) .. sub(header, SIZE_AT + 2)
 own_format, cell_format, cell_bytes = OWN_FORMAT, CELL_FORMAT, CELL_BYTES
 --@ fresh@
 level@, last@, ring@ = 0, now, ''
 --@ empty@
-level@, last@, ring@ = capacity@, now + lifetime@, pack('>ddI4', 0, now + lifetime@, capacity@)
+level@, last@, ring@ = capacity@, now + lifetime@, pack('>dddI4', 0, now + lifetime@, 0, capacity@)
 --@ read_ring@
 -- If nothing follows it, it is read only when it is needed.
 ring@ = ring@ or sub(value, -size@)
@@ -41,55 +44,68 @@ ring@ = ring@ or sub(value, -size@)
 --@ count_live@
 do
   local sum, rest, ended = 0, '', false
-  for n = 1, #ring@, 20 do
-    local _, ends, permits = read('>ddI4', ring@, n)
+  for n = 1, #ring@, 28 do
+    local _, ends, call, permits = read('>dddI4', ring@, n)
     if ends > now then sum = sum + permits else ended = true end
     -- Written so that NaN fails the test.
-    if not (ends >= 0 and ends % 1 == 0 and ends - now <= MAX_TICKS) then found = '-' end
+    if not (ends >= 0 and ends % 1 == 0 and ends - now <= MAX_TICKS and call >= 0 and call <= MAX_TICKS) then
+      found = '-'
+    end
   end
   if ended then
-    for n = 1, #ring@, 20 do
-      if read('>d', ring@, n + 8) > now then rest = rest .. sub(ring@, n, n + 19) end
+    for n = 1, #ring@, 28 do
+      if read('>d', ring@, n + 8) > now then rest = rest .. sub(ring@, n, n + 27) end
     end
     ring@ = rest
   end
   level@ = sum
 end
---@ held@
+--@ count_own@
 -- How many permits the instance holds, with those that it has taken in this call.
-local held, others = level@, ''
-for n = 1, #ring@, 20 do
-  local instance, _, permits = read('>ddI4', ring@, n)
-  if instance ~= instance@ then held, others = held - permits, others .. sub(ring@, n, n + 19) end
+local held, latest, others = level@, 0, ''
+for n = 1, #ring@, 28 do
+  local instance, _, call, permits = read('>dddI4', ring@, n)
+  if instance ~= instance@ then
+    held, others = held - permits, others .. sub(ring@, n, n + 27)
+  else
+    latest = call
+  end
+end
+--@ hold@
+do
+  --@ count_own@
+  if count >= latest then
+    level@, ring@ = level@ - held + cost@, pack('>dddI4', instance@, now, count, cost@) .. others
+  end
 end
 --@ credit@
 do
-  --@ held@
+  --@ count_own@
   level@ = level@ - math.min(-count * cost@, held)
 end
 --@ back@
   --@ read_ring@
 do
   local ring = ''
-  for n = 1, #ring@, 20 do
-    local instance, ends, permits = read('>ddI4', ring@, n)
-    ring = ring .. pack('>ddI4', instance, math.max(0, ends - back), permits)
+  for n = 1, #ring@, 28 do
+    local instance, ends, call, permits = read('>dddI4', ring@, n)
+    ring = ring .. pack('>dddI4', instance, math.max(0, ends - back), call, permits)
   end
   ring@, last@ = ring, math.max(0, last@ - back)
 end
 --@ store@
 do
-  --@ held@
+  --@ count_own@
   local ends = held > 0 and now + lifetime@ or now
-  ring@, last@ = pack('>ddI4', instance@, ends, held) .. others, ends
-  for n = 21, #ring@, 20 do last@ = math.max(last@, (read('>d', ring@, n + 8))) end
+  ring@, last@ = pack('>dddI4', instance@, ends, latest, held) .. others, ends
+  for n = 29, #ring@, 28 do last@ = math.max(last@, (read('>d', ring@, n + 8))) end
   if #ring@ ~= size@ then
     own, size@ = nil, #ring@
     --@ resize@
   end
 end
 --@ adopt@
-if #numbers == 0 and #cells >= 28 and #cells % 20 == 8 then
+if #numbers == 0 and #cells >= 36 and #cells % 28 == 8 then
   last@, ring@ = read('>d', cells), sub(cells, 9)
   --@ count_live@
 else

@@ -25,6 +25,9 @@ else
         changed = true
         --@ adjust@
       end
+    elseif kind == '#' then
+      changed = true
+      --@ hold@
     elseif kind == '*' then
       most = { COSTS }
     elseif kind == '<' then

@@ -9,6 +9,8 @@
 --           bucket without a queue, and for its own longest wait with one;
 --         + if it is charged without a check or, where costs are negative, given back: of token buckets
 --           in ticks;
+--         # if its numbers are the permits that the instance holds (0 of quotas whose permits are not held), and its
+--           count is the number of the call;
 --         * if its numbers are the most permits that may be in use after the charges that follow;
 --         = if its numbers are the times at which the buckets are full, or 0, if nobody queues behind a
 --           check. Then a run that starts with - gives back what that has taken;
@@ -38,8 +40,8 @@
 -- and of a used up quota (fresh@, empty@); the level of own cells, and of those of another revision (level@,
 -- adopt@); the cells of a level (store@); how these move with a clock that has stepped back (back@); what is
 -- impossible (valid@), and what only another revision can have left (above@); what a permit adds to the level
--- (price@); and in the packed form, what has to happen before a value is read (prepare@). If this is not enough, it
--- replaces sections of decide.lua, such as fits@ and count@.
+-- (price@); what a # run changes (hold@); and in the packed form, what has to happen before a value is read
+-- (prepare@). If this is not enough, it replaces sections of decide.lua, such as fits@ and count@.
 --
 -- A denied check does not change a valid key. It reads its expiry (PTTL), because a key without one would deny
 -- forever. An allowed check sets the expiry in any case, and cached denials make other denied checks rare.

@@ -119,6 +119,12 @@ impl Adjustment {
         self.0.get(quota).copied().unwrap_or(0)
     }
 
+    /// Returns the sum of both.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        let sum = |(quota, change): (usize, &i64)| change.saturating_add(other.of(quota));
+        self.0.iter().enumerate().map(sum).collect()
+    }
+
     pub(crate) fn is_nothing(&self) -> bool {
         self.0.iter().all(|change| *change == 0)
     }

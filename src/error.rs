@@ -76,11 +76,14 @@ pub enum ErrorKind {
     Rejected,
     /// The [costs](crate::Costs) of a check, a charge or a credit name a quota that the policy does not have.
     UnknownQuota,
+    /// Permits of a [concurrent quota](crate::Quota::concurrent) were wanted without a [hold](crate::Limiter::hold), or
+    /// of a hold that has ended. Nobody would give them back.
+    NotHeld,
 }
 
 impl ErrorKind {
     /// All kinds, in the order of their declaration.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Timeout,
         Self::Unavailable,
         Self::Server,
@@ -88,6 +91,7 @@ impl ErrorKind {
         Self::Denied,
         Self::Rejected,
         Self::UnknownQuota,
+        Self::NotHeld,
     ];
 
     /// Returns the value of the label `error.type` of metrics.
@@ -101,6 +105,7 @@ impl ErrorKind {
             Self::Denied => "denied",
             Self::Rejected => "rejected",
             Self::UnknownQuota => "unknown_quota",
+            Self::NotHeld => "not_held",
         }
     }
 }

@@ -106,7 +106,7 @@ pub use file_watch::FileWatch;
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    BestEffortChecks, Check, FailureMode, Limiter, LimiterBuilder, Limiters, Reservation,
+    BestEffortChecks, Check, FailureMode, Hold, Limiter, LimiterBuilder, Limiters, Reservation,
 };
 pub use policy::Policy;
 pub use policy_set::PolicySet;

@@ -32,12 +32,19 @@ const KINDS: [(&str, Kind); 4] = [
     ("sliding approximate", Kind::ApproximateSlidingWindow),
 ];
 
+/// The word for the kind that has no period.
+const CONCURRENT: &str = "concurrent";
+
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut parser = Parser { text, rest: text };
         let permits = parser.number("the number of permits")?;
+        let word = parser.rest.trim_start_matches(' ');
+        if word == CONCURRENT && word.len() < parser.rest.len() {
+            return Ok(Self::concurrent(permits));
+        }
         parser.literal("/")?;
         let is_month = parser.rest.starts_with("month");
         let period = match is_month {
@@ -74,7 +81,7 @@ impl FromStr for Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind() == Kind::Concurrent {
-            return write!(f, "{} concurrent", self.permits());
+            return write!(f, "{} {CONCURRENT}", self.permits());
         }
         write!(f, "{}/", self.permits())?;
         let month = match self.kind() {
@@ -292,6 +299,7 @@ mod tests {
             ),
             ("100/min sliding approximate", Quota::per_minute(100).approximate_sliding_window()),
             ("100/min sliding 12", Quota::per_minute(100).sliding_window(12)),
+            ("5  concurrent", Quota::concurrent(5)),
         ] {
             assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         }
@@ -331,6 +339,8 @@ mod tests {
             ("99999999999999999999/s", "a smaller number", 1),
             ("10", "`/`", 3),
             ("10 /s", "`/`", 3),
+            ("5concurrent", "`/`", 2),
+            ("5 concurrent 3", "`/`", 2),
             ("10/", "one of the units", 4),
             ("10/fortnight", "one of the units", 4),
             ("10/5", "one of the units", 5),

@@ -4,6 +4,9 @@
 //!
 //! Every change by an instance renews all that it holds of the key. Time frees nothing else, so no wait for a permit
 //! is known.
+//!
+//! An instance counts for itself what it holds, and a call to the store says so before it takes more. Calls have
+//! numbers, so one that arrives after a later one does not undo that.
 
 use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
@@ -25,6 +28,8 @@ pub(crate) struct Concurrent {
 pub(crate) struct HeldLevel {
     instance: u64,
     own: u32,
+    /// The latest call that has said how many permits the instance holds.
+    call: u64,
     /// The time at which the own permits end, in microseconds, unless they are renewed now.
     own_end: u64,
     others: Box<[Held]>,
@@ -41,6 +46,8 @@ pub(crate) struct Held {
     pub(crate) instance: u64,
     /// The time from which its permits do not count, in microseconds since 1970.
     pub(crate) ends_at: u64,
+    /// The number of the latest call that has said how many permits it holds.
+    pub(crate) call: u64,
     pub(crate) permits: u32,
 }
 
@@ -85,6 +92,14 @@ impl Concurrent {
     fn end(&self, now: u64) -> u64 {
         now.saturating_add(self.lifetime)
     }
+
+    /// Notes how many permits the instance holds, as a call of this number says, unless a later call has said so.
+    pub(crate) fn hold(&self, level: &mut HeldLevel, permits: u64, call: u64) {
+        if call >= level.call {
+            (level.own, level.call) = (permits.try_into().unwrap_or(u32::MAX), call);
+        }
+        level.own_end = self.end(level.now);
+    }
 }
 
 impl Algorithm for Concurrent {
@@ -109,16 +124,17 @@ impl Algorithm for Concurrent {
         let held = state.map(|HeldState(held)| held).unwrap_or_default();
         let live = held.iter().filter(|held| held.ends_at > now);
         let own = live.clone().find(|held| held.instance == self.instance);
-        let (own, own_end) = own.map_or((0, 0), |own| (own.permits, own.ends_at));
+        let (own, call, own_end) =
+            own.map_or((0, 0, 0), |own| (own.permits, own.call, own.ends_at));
         let others = live.filter(|held| held.instance != self.instance).copied().collect();
-        HeldLevel { instance: self.instance, own, own_end, others, now }
+        HeldLevel { instance: self.instance, own, call, own_end, others, now }
     }
 
     /// Nobody renews what an instance holds that does not exist.
     fn empty(&self, now: u64) -> HeldLevel {
         let permits = self.limit.try_into().unwrap_or(u32::MAX);
-        let others = [Held { instance: 0, permits, ends_at: self.end(now) }].into();
-        HeldLevel { instance: self.instance, own: 0, own_end: 0, others, now }
+        let others = [Held { instance: 0, permits, call: 0, ends_at: self.end(now) }].into();
+        HeldLevel { instance: self.instance, own: 0, call: 0, own_end: 0, others, now }
     }
 
     fn used(level: &HeldLevel) -> u64 {
@@ -183,8 +199,8 @@ impl Algorithm for Concurrent {
     }
 
     fn state(level: &HeldLevel, _: u64) -> HeldState {
-        let own = Held { instance: level.instance, permits: level.own, ends_at: level.own_end };
-        let own = (own.permits > 0).then_some(own);
+        let &HeldLevel { instance, own: permits, call, own_end: ends_at, .. } = level;
+        let own = (permits > 0).then_some(Held { instance, permits, call, ends_at });
         HeldState(own.into_iter().chain(level.others.iter().copied()).collect())
     }
 

@@ -234,6 +234,11 @@ impl Limit {
         }
     }
 
+    /// True if its permits are held until they are given back.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrent(_))
+    }
+
     /// True if checks wait without being asked to.
     pub(crate) fn is_queue(&self) -> bool {
         matches!(self, Self::TokenBucket(bucket) if bucket.is_queue())

@@ -36,6 +36,7 @@ pub struct Limits {
     /// The least capacity of any quota, for checks that do not wait.
     least_capacity: u64,
     has_queue: bool,
+    has_holds: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -72,14 +73,23 @@ impl Limits {
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
-        Ok(Self::of(quotas, infos))
+        let limits = Self::of(quotas, infos);
+        if limits.has_queue && limits.has_holds {
+            return Err(ConfigError::new(format!(
+                "policy `{}` has a queue and a concurrent quota: use a policy for each, because a check that waits \
+                 in a queue would hold its permit meanwhile",
+                policy.name()
+            )));
+        }
+        Ok(limits)
     }
 
     fn of(quotas: SmallVec<[Named; 1]>, infos: Arc<[QuotaInfo]>) -> Self {
         let capacities = quotas.iter().map(|quota| quota.limit.capacity(None));
         let least_capacity = capacities.min().unwrap_or(0);
         let has_queue = quotas.iter().any(|quota| quota.limit.is_queue());
-        Self { quotas, infos, least_capacity, has_queue }
+        let has_holds = quotas.iter().any(|quota| quota.limit.is_held());
+        Self { quotas, infos, least_capacity, has_queue, has_holds }
     }
 
     /// The limits of a single bucket without a queue.
@@ -306,21 +316,34 @@ impl Limits {
         }
     }
 
-    /// The permits that a check takes from each quota. The error is a name that no quota has.
+    /// The permits that a check takes from each quota, of those whose permits are held only if the costs name them. The
+    /// error is a name that no quota has.
     #[inline]
     pub(crate) fn charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
         match &costs.special {
-            None => Ok(Charge::Same(costs.others)),
-            Some(special) => self.charge_each(costs.others, special),
+            None if !self.has_holds => Ok(Charge::Same(costs.others)),
+            special => self.charge_each(costs.others, 0, special.as_deref()),
+        }
+    }
+
+    /// The permits that a hold takes from each quota: one of those whose permits are held, unless the costs name them.
+    /// The error is a name that no quota has.
+    pub(crate) fn hold_charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
+        match &costs.special {
+            None if !self.has_holds || costs.others == 1 => Ok(Charge::Same(costs.others)),
+            special => self.charge_each(costs.others, 1, special.as_deref()),
         }
     }
 
     fn charge_each(
         &self,
         others: u64,
-        special: &SpecialCosts,
+        held: u64,
+        special: Option<&SpecialCosts>,
     ) -> Result<Charge, Cow<'static, str>> {
-        let mut each = vec![others; self.quotas.len()];
+        let unnamed = |quota: &Named| if quota.limit.is_held() { held } else { others };
+        let mut each: Vec<u64> = self.quotas.iter().map(unnamed).collect();
+        let Some(special) = special else { return Ok(Charge::Each(each.into())) };
         for (name, cost) in &special.named {
             let index = self.infos.iter().position(|info| info.name() == name);
             each[index.ok_or_else(|| name.clone())?] = *cost;
@@ -555,6 +578,51 @@ impl Limits {
     /// True if checks of a quota wait without being asked to.
     pub(crate) fn has_queue(&self) -> bool {
         self.has_queue
+    }
+
+    /// True if a quota has permits that are held, and have to be given back.
+    #[inline]
+    pub(crate) fn has_holds(&self) -> bool {
+        self.has_holds
+    }
+
+    /// Returns a number of permits of each quota whose permits are held, and 0 of the others.
+    pub(crate) fn held_of(&self, permits: impl Fn(usize) -> u64) -> Permits {
+        let of = |(index, quota): (usize, &Named)| match quota.limit.is_held() {
+            true => permits(index),
+            false => 0,
+        };
+        self.quotas.iter().enumerate().map(of).collect()
+    }
+
+    /// Returns what a charge takes of the quotas whose permits are not held.
+    pub(crate) fn without_held(&self, charge: &impl Cost) -> Charge {
+        let quotas = self.quotas.iter().enumerate();
+        let of = |(index, quota): (usize, &Named)| match quota.limit.is_held() {
+            true => 0,
+            false => charge.of(index),
+        };
+        Charge::Each(quotas.map(of).collect())
+    }
+
+    /// Returns the identities of the quotas, in their order.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ids(&self) -> impl Iterator<Item = QuotaId> {
+        self.quotas.iter().map(|quota| quota.id)
+    }
+
+    /// Notes how many permits of each quota an instance holds, as a call of this number says. Of quotas whose
+    /// permits are not held, the numbers do not count.
+    pub(crate) fn hold(&self, standing: &mut Standing, held: &[u64], call: u64) {
+        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+            match (&quota.limit, level) {
+                (Limit::Concurrent(limit), Level::Concurrent(level)) => {
+                    limit.hold(level, held.get(index).copied().unwrap_or(0), call);
+                }
+                // It is stored with the others from now on.
+                (limit, level) => limit.charge(level, 0),
+            }
+        }
     }
 
     /// The verdict on a check of cost 1, without charging it.

@@ -17,9 +17,10 @@ use tokio::runtime::Handle;
 
 use super::check::unknown_quota;
 use super::failure_log::Effect;
+use super::hold::not_held;
 use super::taken::Taken;
 use super::{FailureMode, HeldRevision, InvalidateOnDrop, Limiter, Revision};
-use crate::charge::{Adjustment, Charge};
+use crate::charge::{Adjustment, Charge, Cost};
 use crate::store::{Op, PendingVerdict};
 use crate::verdict::Verdict;
 use crate::{Costs, Error, ErrorKind, Key, cooperation};
@@ -68,7 +69,7 @@ impl Limiter {
     pub async fn charge(&self, key: impl Into<Key>, cost: impl Into<Costs>) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = revision.limits.debit(&revision.charge(&cost.into())?);
+        let adjustment = revision.limits.debit(&revision.charge_without_hold(&cost.into())?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
@@ -100,7 +101,7 @@ impl Limiter {
     pub async fn credit(&self, key: impl Into<Key>, cost: impl Into<Costs>) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = revision.limits.credit(&revision.charge(&cost.into())?);
+        let adjustment = revision.limits.credit(&revision.charge_without_hold(&cost.into())?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
@@ -110,10 +111,13 @@ impl Limiter {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let (permits, whole) = (&taken.permits, taken.whole());
-        let left = |quota| permits.left(quota);
-        let adjustment = permits.limits(whole).settle(&actual, &charged, left, taken.delay());
-        let adjustment = permits.in_units_of_whole(whole, adjustment);
+        self.adjust_taken(taken, taken.adjustment(&charged, &actual));
+    }
+
+    /// Changes what a check has taken, without waiting for the store.
+    pub(super) fn adjust_taken(&self, taken: &Taken, adjustment: Adjustment) {
+        let revision = self.held(&taken.revision);
+        let adjustment = revision.backend.adjust_holds(&taken.key, adjustment);
         let adjustment = revision.adjust_leases(&taken.key, adjustment);
         if adjustment.is_nothing() {
             return;
@@ -206,6 +210,16 @@ pub(super) fn no_runtime() -> Error {
 }
 
 impl Revision {
+    /// Returns an error if the costs name a quota whose permits are held. Only a hold takes them and gives them back.
+    fn charge_without_hold(&self, costs: &Costs) -> Result<Charge, Error> {
+        let charge = self.charge(costs)?;
+        let is_held = |permits: &u64| *permits > 0;
+        match self.limits.held_of(|quota| charge.of(quota)).iter().any(is_held) {
+            true => Err(not_held(self)),
+            false => Ok(charge),
+        }
+    }
+
     fn charge(&self, costs: &Costs) -> Result<Charge, Error> {
         self.limits.charge(costs).map_err(|unknown| unknown_quota(self, &unknown))
     }

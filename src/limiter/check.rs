@@ -6,6 +6,7 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::hold::not_held;
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::charge::{Charge, Patience, Queued};
 use crate::metrics::OutcomeLabel;
@@ -64,7 +65,7 @@ impl CheckState {
         if let Some(decision) = Self::blocked(limiter, revision, key) {
             return Self::Ready(Ok(decision));
         }
-        if costs.special.is_some() {
+        if costs.special.is_some() || revision.limits.has_holds() {
             return Self::start_special(limiter, revision, key, costs);
         }
         // Nearly all checks: with a number instead of a charge, the compiler can do more in advance.
@@ -84,12 +85,24 @@ impl CheckState {
         key: &Key,
         costs: &Costs,
     ) -> Self {
+        if revision.limits.has_holds() {
+            return Self::invalid(limiter, revision, not_held(revision));
+        }
         match revision.limits.charge(costs) {
-            Ok(charge) => match revision.known(key, &charge) {
-                Some(known) => Self::known(limiter, revision, key, known),
-                None => Self::ask_store(limiter, revision, key, revision.acquire(key, charge)),
-            },
-            Err(unknown) => Self::unknown(limiter, revision, &unknown),
+            Ok(charge) => Self::check(limiter, revision, key, charge),
+            Err(unknown) => Self::invalid(limiter, revision, unknown_quota(revision, &unknown)),
+        }
+    }
+
+    pub(super) fn check(
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        charge: Charge,
+    ) -> Self {
+        match revision.known(key, &charge) {
+            Some(known) => Self::known(limiter, revision, key, known),
+            None => Self::ask_store(limiter, revision, key, revision.acquire(key, charge)),
         }
     }
 
@@ -103,6 +116,9 @@ impl CheckState {
         patience: Patience,
         may_wait: bool,
     ) -> Self {
+        if revision.limits.has_holds() {
+            return Self::invalid(limiter, revision, not_held(revision));
+        }
         match revision.limits.charge(costs) {
             Ok(charge) => {
                 let queued = Queued { charge, patience, may_wait };
@@ -111,7 +127,7 @@ impl CheckState {
                     None => Self::ask_store(limiter, revision, key, Op::Queue(queued.into())),
                 }
             }
-            Err(unknown) => Self::unknown(limiter, revision, &unknown),
+            Err(unknown) => Self::invalid(limiter, revision, unknown_quota(revision, &unknown)),
         }
     }
 
@@ -148,9 +164,10 @@ impl CheckState {
         }
     }
 
+    /// The result of a check that must not be made, whatever the failure mode.
     #[cold]
-    fn unknown(limiter: &Limiter, revision: &Revision, quota: &str) -> Self {
-        let (policy, error) = (revision.policy().name(), unknown_quota(revision, quota));
+    fn invalid(limiter: &Limiter, revision: &Revision, error: Error) -> Self {
+        let policy = revision.policy().name();
         limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
         limiter.inner.settings.metrics.failed(&error);
         limiter.inner.settings.metrics.undecided();

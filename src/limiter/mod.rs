@@ -4,7 +4,8 @@
 //! `Limiter` is in this file, and `builder` has its settings. `revision` is a policy with its numbers until the
 //! next update, and `other_revisions` has those of single requests. `check` decides one check, `acquire` waits
 //! for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `waiting_line`
-//! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says what
+//! and `waiters` are the checks that wait, and `taken` is what a check may give back. `hold` keeps permits while
+//! something runs. `failure_mode` says what
 //! happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode. `limiters` has
 //! policies from a file, which `watch` reloads. `blocked` denies keys that an operator has blocked. The last
 //! known state of a key may deny it, and a lease may allow it, before the store is asked.
@@ -23,6 +24,7 @@ mod check;
 mod enforcement;
 mod failure_log;
 mod failure_mode;
+mod hold;
 mod limiters;
 mod other_revisions;
 mod revision;
@@ -51,6 +53,7 @@ pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
+pub use hold::Hold;
 pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 pub(crate) use taken::{Taken, TakenPermits};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
 use crate::algorithm::Limits;
-use crate::charge::{Adjustment, Left};
+use crate::charge::{Adjustment, Cost, Left};
 use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.
@@ -64,6 +64,24 @@ impl Taken {
     /// Replaces the charge by the actual cost, without waiting for the store.
     pub(crate) fn settle(&self, charged: &Costs, actual: &Costs) {
         self.limiter.settle(self, charged, actual);
+    }
+
+    /// Returns true if what both have taken is in the same units, of the same quotas.
+    pub(super) fn is_alike(&self, other: &Self) -> bool {
+        self.revision.is_same(&other.revision)
+    }
+
+    /// Returns what replaces a charge by the actual cost, in units as stores take it.
+    pub(super) fn adjustment(&self, charged: &impl Cost, actual: &impl Cost) -> Adjustment {
+        let (permits, whole) = (&self.permits, self.whole());
+        let left = |quota| permits.left(quota);
+        let adjustment = permits.limits(whole).settle(actual, charged, left, self.delay());
+        permits.in_units_of_whole(whole, adjustment)
+    }
+
+    /// Changes what was taken, without waiting for the store.
+    pub(super) fn adjust(&self, adjustment: Adjustment) {
+        self.limiter.adjust_taken(self, adjustment);
     }
 
     /// The longest time until the store knows what is given back, in microseconds.

@@ -10,7 +10,8 @@
 //!
 //! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has what
 //! a server said last about each key; `revision_states` reads it for one revision of a policy, and is the cache
-//! of denials. `lease` has the permits that a process keeps in advance. `fleet` has the shares by which a fleet
+//! of denials. `lease` has the permits that a process keeps in advance, and `hold` tells a store which permits a
+//! process holds. `fleet` has the shares by which a fleet
 //! divides limits without a server, and `local` decides by one while a server fails. `blocks` has the keys that an
 //! operator has blocked. `observation` is the latency and the span of a check that waits (`no_observation` in
 //! builds without metrics and traces).
@@ -21,6 +22,7 @@
 pub(crate) mod blocks;
 mod divided;
 mod fleet;
+mod hold;
 mod key_hasher;
 mod key_state;
 pub(crate) mod lease;
@@ -61,6 +63,7 @@ use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 pub use divided::DividedStore;
+pub(crate) use hold::HoldOp;
 pub(crate) use key_state::KeyState;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
@@ -161,6 +164,12 @@ pub trait Backend: Debug + Send + Sync {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>>;
 
+    /// Gives back what an adjustment has of permits that this process holds, if it counts them itself. Returns the
+    /// rest of it.
+    fn adjust_holds(&self, _key: &Key, adjustment: Adjustment) -> Adjustment {
+        adjustment
+    }
+
     /// Fills the bucket.
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
@@ -212,6 +221,8 @@ pub enum Op {
     Lease(Box<LeaseOp>),
     /// Gives permits back that were leased and not used.
     Return(Box<TimedCredit>),
+    /// Says how many permits this process holds, and takes more.
+    Hold(HoldOp),
 }
 
 impl Op {
@@ -229,7 +240,7 @@ impl Op {
             Self::Queue(queued) => queued.of(quota),
             Self::Adjust(adjustment) => adjustment.of(quota).try_into().unwrap_or(0),
             Self::Lease(lease) => lease.charge.as_ref().map_or(0, |charge| charge.of(quota)),
-            Self::Peek | Self::Leave(_) | Self::Return(_) => 0,
+            Self::Peek | Self::Leave(_) | Self::Return(_) | Self::Hold(_) => 0,
         }
     }
 
@@ -260,6 +271,7 @@ impl Op {
             Self::Adjust(adjustment) => exists || adjustment.is_charge(),
             Self::Queue(queued) => verdict.is_allowed() && !queued.charge.is_nothing(),
             Self::Leave(_) | Self::Return(_) => exists,
+            Self::Hold(_) => true,
             Self::Lease(lease) => {
                 verdict.is_allowed()
                     && lease.charge.as_ref().is_some_and(|charge| !charge.is_nothing())
@@ -307,13 +319,14 @@ impl Op {
             Self::Leave(place) => limits.leave(standing, place, now),
             Self::Lease(lease) => lease.decide(limits, standing, now),
             Self::Return(timed) => limits.give_back_until(standing, timed, now),
+            Self::Hold(hold) => hold.decide(limits, standing),
         }
     }
 }
 
 /// The progress of a check on a remote store.
 #[cfg(feature = "redis")]
-pub(crate) type PendingVerdict = redis::QueuedCheck;
+pub(crate) use redis::PendingVerdict;
 
 /// No store is remote.
 #[cfg(not(feature = "redis"))]

@@ -38,6 +38,12 @@ impl RevisionStates {
         Self { cache, revision, max_ttl: AtomicU64::new(0), latest_expiry: AtomicU64::new(0) }
     }
 
+    /// Returns the identity of the policy, which all its revisions have.
+    #[cfg(feature = "redis")]
+    pub(crate) fn policy(&self) -> u64 {
+        self.revision.policy
+    }
+
     /// Registers a limiter that caches denials for this time, in nanoseconds.
     pub(crate) fn cache_denials_for(&self, ttl: u64) {
         self.max_ttl.fetch_max(ttl, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::env;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::{
-    Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, Source,
+    Costs, Decision, Hold, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, Source,
 };
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
@@ -172,7 +172,13 @@ fn revisions() -> impl Strategy<Value = Vec<Policy>> {
                 policy.quota(NAMES[*name], *quota)
             })
         };
-        revisions.into_iter().map(policy).collect()
+        let mut revisions: Vec<_> =
+            revisions.into_iter().map(policy).map(without_queues_if_held).collect();
+        // A hold makes what it finds that of its revision, also if it is denied. In memory it does not.
+        if revisions.iter().any(is_held) {
+            revisions.truncate(1);
+        }
+        revisions
     })
 }
 
@@ -197,6 +203,12 @@ fn cases() -> impl Strategy<Value = Case> {
                 may_wait,
                 adjustment,
             });
+        // A hold is not sent with an adjustment.
+        let is_held = revisions.iter().any(is_held);
+        let check = check.prop_map(move |check| match is_held {
+            true => Check { adjustment: None, ..check },
+            false => check,
+        });
         let checks = prop::collection::vec(check, 1..20);
         checks.prop_map(move |checks| Case { revisions: revisions.clone(), checks })
     })
@@ -218,7 +230,6 @@ fn costs(policy: &Policy, check: &Check) -> Costs {
 /// Returns whether a reservation was there to be cancelled and far from its time.
 async fn adjust(
     limiter: &Limiter,
-    policy: &Policy,
     adjustment: &Adjustment,
     reserved: &mut Vec<Reservation>,
     may_cancel: bool,
@@ -228,12 +239,7 @@ async fn adjust(
             limiter.charge("key", Costs::new(permits).with(CLOCK, 1)).await.unwrap();
         }
         Adjustment::Credit(permits) => {
-            // In Redis another instance may hold the permits, which can only be given back by that one.
-            let held =
-                policy.quotas().filter(|(_, quota)| quota.to_string().contains("concurrent"));
-            let costs = Costs::new(permits).with(CLOCK, 0);
-            let costs = held.fold(costs, |costs, (name, _)| costs.with(name.to_owned(), 0));
-            limiter.credit("key", costs).await.unwrap();
+            limiter.credit("key", Costs::new(permits).with(CLOCK, 0)).await.unwrap();
         }
         Adjustment::Cancel(number) => {
             let far = Duration::from_secs(60);
@@ -277,13 +283,34 @@ fn clock_of(value: &[u8]) -> (i128, i128) {
     (number(&cells[..8]) * scale + ticks, scale)
 }
 
-/// Checks, and keeps what was reserved until the end of the case.
+/// A policy has queues, or permits that are held.
+pub(crate) fn without_queues_if_held(policy: Policy) -> Policy {
+    if !is_held(&policy) {
+        return policy;
+    }
+    let quotas = policy.quotas().filter(|(_, quota)| !quota.to_string().contains("queue"));
+    quotas.fold(Policy::new("test"), |policy, (name, quota)| policy.quota(name.to_owned(), *quota))
+}
+
+/// Returns true if checks of a policy have to be holds.
+pub(crate) fn is_held(policy: &Policy) -> bool {
+    policy.quotas().any(|(_, quota)| quota.to_string().contains("concurrent"))
+}
+
+/// Checks, and keeps what was reserved or is held until the end of the case.
 async fn check(
     limiter: &Limiter,
     costs: Costs,
     may_wait: bool,
     reserved: &mut Vec<Reservation>,
+    held: &mut Vec<Hold>,
 ) -> Decision {
+    if is_held(&limiter.policy()) {
+        let hold = limiter.hold("key", costs).await.unwrap();
+        let decision = hold.decision().clone();
+        held.push(hold);
+        return decision;
+    }
     if !may_wait {
         return limiter.check_cost("key", costs).await.unwrap();
     }
@@ -306,6 +333,7 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let (mut last, mut decisions) = (0, Vec::new());
     // The reservations, and the revision of each.
     let (mut reserved, mut reserved_by) = (Vec::new(), Vec::new());
+    let mut held = Vec::new();
     // Whether a short window still counts, and how much a bucket that lends gets back, depends on how
     // long the process took.
     let is_certain = |(_, quota): (&str, &Quota)| {
@@ -317,7 +345,7 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
         let (limiter, policy) = (&limiters[step.revision], &case.revisions[step.revision]);
         let costs = costs(policy, step);
         let decision = match &step.adjustment {
-            None => check(limiter, costs, step.may_wait, &mut reserved).await,
+            None => check(limiter, costs, step.may_wait, &mut reserved, &mut held).await,
             Some(adjustment) => {
                 let is_here = |number: usize| reserved_by.get(number) == Some(&step.revision);
                 let mut new = Vec::new();
@@ -325,15 +353,15 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
                     // On another connection, so its order would be left to chance.
                     Adjustment::Cancel(number) if !is_here(*number) => {
                         is_cancelled =
-                            adjust(limiter, policy, adjustment, &mut reserved, may_cancel).await;
-                        check(limiter, costs, step.may_wait, &mut new).await
+                            adjust(limiter, adjustment, &mut reserved, may_cancel).await;
+                        check(limiter, costs, step.may_wait, &mut new, &mut held).await
                     }
                     // While the first is in flight, the other two wait, and then share a call.
                     _ => {
                         let (_, cancelled, decision) = tokio::join!(
                             limiter.check("other key"),
-                            adjust(limiter, policy, adjustment, &mut reserved, may_cancel),
-                            check(limiter, costs, step.may_wait, &mut new),
+                            adjust(limiter, adjustment, &mut reserved, may_cancel),
+                            check(limiter, costs, step.may_wait, &mut new, &mut held),
                         );
                         is_cancelled = cancelled;
                         decision
@@ -390,7 +418,7 @@ pub(crate) fn compare(real: &Runtime, server: &Server, count: usize) {
             let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
             let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();
             let start = tokio::time::Instant::now();
-            let mut reserved = Vec::new();
+            let (mut reserved, mut held) = (Vec::new(), Vec::new());
             for (step, (at, expected, is_cancelled)) in case.checks.iter().zip(decisions) {
                 // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 let elapsed = Duration::from_micros(at.saturating_sub(first));
@@ -405,11 +433,11 @@ pub(crate) fn compare(real: &Runtime, server: &Server, count: usize) {
                 limiter.update(policy.clone()).unwrap();
                 if let Some(adjustment) = &step.adjustment {
                     let cancelled =
-                        adjust(&limiter, policy, adjustment, &mut reserved, is_cancelled).await;
+                        adjust(&limiter, adjustment, &mut reserved, is_cancelled).await;
                     assert_eq!(cancelled, is_cancelled, "{step:?} {case:?}");
                 }
                 let costs = costs(policy, step);
-                let decision = check(&limiter, costs, step.may_wait, &mut reserved).await;
+                let decision = check(&limiter, costs, step.may_wait, &mut reserved, &mut held).await;
                 let quotas =
                     |decision: &Decision| format!("{:?}", decision.quotas().collect::<Vec<_>>());
                 assert_eq!(quotas(&decision), quotas(&expected), "{at} {step:?} {case:?}");

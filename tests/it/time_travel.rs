@@ -7,14 +7,16 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::{
-    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, Reservation, Source,
+    Costs, Decision, Hold, Limiter, ManualClock, MemoryStore, Policy, Quota, Reservation, Source,
 };
 use futures_util::future::join_all;
 use proptest::prelude::*;
 
 use crate::common::{CLOCK, ClockProxy, NO_EXPIRY, Server};
 use crate::exact::{fixed_sample, sample, uncached};
-use crate::mixes::{NAMES, assert_all_algorithms, has_time_zone, is_possible, quotas};
+use crate::mixes::{
+    NAMES, assert_all_algorithms, has_time_zone, is_held, is_possible, quotas, without_queues_if_held,
+};
 use crate::oracle::State;
 
 /// The most permits of a window, or microseconds in which a bucket refills.
@@ -91,7 +93,7 @@ fn revisions() -> impl Strategy<Value = Vec<Policy>> {
                     policy.quota(NAMES[*name], *kinds.get(kind).unwrap_or(more))
                 })
             };
-            revisions.into_iter().map(policy).collect()
+            revisions.into_iter().map(policy).map(without_queues_if_held).collect()
         })
     })
 }
@@ -177,13 +179,25 @@ impl Packed {
     }
 }
 
-async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) -> Vec<Decision> {
+async fn act(
+    limiter: &Limiter,
+    what: &What,
+    reserved: &mut Vec<Reservation>,
+    held: &mut Vec<Hold>,
+) -> Vec<Decision> {
     match what {
         What::Checks { costs, is_charged_later, may_wait } => {
             let costs = costs.iter().map(|&cost| match is_charged_later {
                 true => Costs::new(cost).charged_later(),
                 false => Costs::new(cost),
             });
+            if is_held(&limiter.policy()) {
+                let all = join_all(costs.map(|costs| limiter.hold("key", costs))).await;
+                let new: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+                let decisions = new.iter().map(|hold| hold.decision().clone()).collect();
+                held.extend(new);
+                return decisions;
+            }
             if *may_wait {
                 let all = costs.map(|costs| limiter.reserve("key", costs));
                 let new: Vec<_> = join_all(all).await.into_iter().map(Result::unwrap).collect();
@@ -217,10 +231,6 @@ fn longest(policy: &Policy) -> u64 {
 /// The time for which permits are held that are not renewed, in microseconds.
 const LIFETIME: u64 = 10_000_000;
 
-fn is_held(quota: &Quota) -> bool {
-    quota.to_string().contains("concurrent")
-}
-
 fn standing(decision: &Decision) -> Vec<String> {
     let quotas = decision.quotas();
     let quotas =
@@ -239,11 +249,12 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let memory = MemoryStore::with_manual_clock(NonZeroUsize::new(10).unwrap(), clock.clone());
     let memory = uncached(memory, case.revisions[0].clone());
     let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
-    let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota) || is_held(quota));
+    let is_held = case.revisions.iter().any(is_held);
     // In memory, permits are held until they are given back.
-    let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
-    let lifetime = if quotas.any(|(_, quota)| is_held(quota)) { LIFETIME } else { 0 };
+    let mut is_comparable = !is_held && !quotas.any(|(_, quota)| has_time_zone(quota));
+    let lifetime = if is_held { LIFETIME } else { 0 };
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
+    let mut held = Vec::new();
     let longest = case.revisions.iter().map(longest).max().unwrap();
     // A sliding window keeps its counters for longer than they count.
     let is_sliding = |(_, quota): (&str, &Quota)| quota.to_string().contains("sliding");
@@ -258,7 +269,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
             proxy.command(&["DEL", &redis_key]).await;
         }
         let before = proxy.stored(&redis_key).await;
-        let decisions = act(&limiters[step.revision], &step.what, &mut reserved).await;
+        let decisions = act(&limiters[step.revision], &step.what, &mut reserved, &mut held).await;
         let place = || format!("step {number} at {now} of\n{case:?}");
 
         // What the script has written is what the pure functions say.
@@ -276,7 +287,8 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
         let packed = Packed::parse(&value);
         let is_doubted = packed.as_ref().is_some_and(Packed::is_doubted);
         let is_from_the_future = Packed::parse(&before).is_some_and(|packed| packed.written > now);
-        if is_denied && !is_from_the_future {
+        // A hold says what its instance holds, also if it is denied.
+        if is_denied && !is_from_the_future && !is_held {
             let is_noted = is_doubted && before.first().is_some_and(u8::is_ascii_digit);
             match is_noted {
                 true => {
@@ -314,7 +326,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
                 other => vec![other],
             };
             for one in one_by_one {
-                expected.extend(act(&memory, &one, &mut in_memory).await);
+                expected.extend(act(&memory, &one, &mut in_memory, &mut held).await);
             }
             assert_eq!(decisions, expected, "{}", place());
         }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::fleet::{LeaseReturns, Membership, Opened, Repayment};
+use super::holds::{Holds, PendingHold};
+use super::pending_verdict::CheckProgress;
 use super::queue::Queues;
 use super::script::RedisPolicy;
 use crate::algorithm::Limits;
+use crate::charge::{Adjustment, Charge};
 use crate::store::local::LocalPolicy;
 use crate::store::{Backend, Op, PendingVerdict};
 use crate::verdict::Verdict;
@@ -21,8 +24,41 @@ pub(super) struct RedisBackend {
     pub(super) membership: Arc<Membership>,
     pub(super) repayment: Arc<Repayment>,
     pub(super) lease_returns: Arc<LeaseReturns>,
+    pub(super) holds: Arc<Holds>,
     /// The store counts as open while a limiter uses it.
     pub(super) _opened: Arc<Opened>,
+}
+
+impl RedisBackend {
+    /// Decides a check that takes permits which are held. What it takes of other quotas is charged later.
+    fn hold_locally(&self, local: &LocalPolicy, key: &Key, charge: &Charge) -> Verdict {
+        let Self { policy, repayment, holds, queues, .. } = self;
+        let verdict = holds.decide_locally(policy, local, key, charge);
+        if verdict.is_allowed() {
+            repayment.add(policy, key, &Op::Acquire(policy.limits.without_held(charge)));
+            repayment.start(queues);
+        }
+        verdict
+    }
+
+    /// Starts a check that takes permits which are held.
+    #[cold]
+    fn start_hold(
+        &self,
+        key: &Key,
+        charge: &Charge,
+        progress: &mut CheckProgress,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        let CheckProgress::Queued(check) = progress else { return Poll::Pending };
+        self.membership.start();
+        self.repayment.charge_before_check(&self.queues, &self.policy, key, cx)?;
+        let observation = check.take_observation();
+        let mut hold = PendingHold::start(&self.holds, &self.policy, key, charge, cx);
+        let verdict = hold.poll(cx);
+        *progress = CheckProgress::Holding(hold.into(), observation);
+        verdict
+    }
 }
 
 impl Backend for RedisBackend {
@@ -30,10 +66,19 @@ impl Backend for RedisBackend {
         &self,
         key: &Key,
         op: &Op,
-        check: &mut PendingVerdict,
+        pending: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
+        let check = match &mut pending.0 {
+            CheckProgress::Queued(check) => check,
+            CheckProgress::Holding(hold, _) => return hold.poll(cx),
+        };
         if check.is_new() {
+            if self.policy.limits.has_holds()
+                && let Op::Acquire(charge) = op
+            {
+                return self.start_hold(key, charge, &mut pending.0, cx);
+            }
             self.membership.start();
             self.repayment.charge_before_check(&self.queues, &self.policy, key, cx)?;
         }
@@ -71,8 +116,13 @@ impl Backend for RedisBackend {
     }
 
     fn decide_locally(&self, key: &Key, op: &Op) -> Option<Verdict> {
-        let op = &*op.without_lease();
-        let verdict = self.policy.local.as_ref()?.decide(key, op);
+        let (op, local) = (&*op.without_lease(), self.policy.local.as_ref()?);
+        if self.policy.limits.has_holds()
+            && let Op::Acquire(charge) = op
+        {
+            return Some(self.hold_locally(local, key, charge));
+        }
+        let verdict = local.decide(key, op);
         if verdict.is_allowed() || matches!(op, Op::Adjust(_)) {
             self.repayment.add(&self.policy, key, op);
             self.repayment.start(&self.queues);
@@ -80,15 +130,23 @@ impl Backend for RedisBackend {
         Some(verdict)
     }
 
+    fn adjust_holds(&self, key: &Key, adjustment: Adjustment) -> Adjustment {
+        match self.policy.limits.has_holds() {
+            true => self.holds.adjust(&self.policy, key, &adjustment),
+            false => adjustment,
+        }
+    }
+
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
-        let repayment = self.repayment.clone();
+        let (repayment, holds) = (self.repayment.clone(), self.holds.clone());
         Box::pin(async move {
             policy.states.void_leases(&key);
             let _forget = ForgetOnDrop { policy: &policy, key: &key };
             let result = queues.reset(&policy, &key).await;
             if result.is_ok() {
                 repayment.forget(&policy, &key);
+                holds.forget(&policy, &key);
                 policy.local.iter().for_each(|local| local.settled(&key));
             }
             result

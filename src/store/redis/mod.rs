@@ -1,12 +1,12 @@
 //! The Redis store, which keeps buckets in Redis for all processes.
 //!
 //! A check waits in a `queue` and is decided in a batch: by a `script`, on the server that the `cluster` names,
-//! through a `connection`. The `fleet` divides limits among the instances while Redis fails. `redis_store` is
-//! what applications use (`pool` is a pool of theirs), `store_url` opens one from a URL, and `backend` is a
-//! policy on it.
+//! through a `connection`. `holds` has the permits that this process holds. The `fleet` divides limits among the
+//! instances while Redis fails. `redis_store` is what applications use (`pool` is a pool of theirs), `store_url`
+//! opens one from a URL, `backend` is a policy on it, and `pending_verdict` a check in progress.
 //!
-//! Each folder depends only on those after it: fleet, queue, cluster, then connection and script, which do
-//! not depend on each other (`tests/it/dependency_rules.rs`). All may use what is beside them here:
+//! Each folder depends only on those after it: fleet and holds, queue, cluster, then connection and script. Fleet and
+//! holds do not depend on each other, nor do connection and script (`tests/it/dependency_rules.rs`). All may use what is beside them here:
 //! `server_error` (what an error of the server means), `no_reply` (the errors of calls without a reply),
 //! `runtime_end` (notices the end of a runtime), and `sole_task` (keeps a task going in whatever runtimes
 //! there are). A folder's `mod.rs` lists what the others may use of it.
@@ -33,7 +33,9 @@ mod connection;
 mod fleet;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod holds;
 mod no_reply;
+mod pending_verdict;
 #[cfg(feature = "deadpool")]
 mod pool;
 mod queue;
@@ -49,5 +51,5 @@ pub use self::connection::SentinelService;
 pub use self::connection::{RedisCredentials, RedisServer};
 #[cfg(feature = "deadpool")]
 pub use self::pool::RedisPool;
-pub(crate) use self::queue::QueuedCheck;
+pub(crate) use self::pending_verdict::PendingVerdict;
 pub use self::redis_store::RedisStore;

@@ -16,6 +16,7 @@ use super::backend::RedisBackend;
 use super::cluster::{Cluster, Topology};
 use super::connection::{ConnectionSettings, Connector, Endpoint, warn_if_insecure};
 use super::fleet::{LeaseReturns, Membership, Opened, RedisBlocks, Repayment};
+use super::holds::Holds;
 use super::queue::Queues;
 use super::script::RedisPolicy;
 use crate::store::blocks::Blocks;
@@ -23,6 +24,9 @@ use crate::store::local::Local;
 use crate::store::sealed::Open;
 use crate::store::{Backend, PolicySpec, Registry, Store};
 use crate::{ConfigError, timer};
+
+/// The time for which the server counts permits that are held and not renewed.
+const HOLD_FOR: Duration = Duration::from_secs(10);
 
 const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
@@ -179,6 +183,7 @@ pub struct RedisStore {
     blocks: Arc<OnceLock<Arc<RedisBlocks>>>,
     instances: u64,
     local_keys: NonZeroUsize,
+    hold_for: Duration,
 }
 
 /// The parts of a store that decide while Redis fails.
@@ -188,6 +193,7 @@ struct Fleet {
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
     lease_returns: Arc<LeaseReturns>,
+    holds: Arc<Holds>,
     opened: Arc<Opened>,
 }
 
@@ -460,6 +466,21 @@ impl RedisStore {
         Self { local_keys: keys, fleet: Arc::default(), ..self }
     }
 
+    /// Sets how long Redis counts the permits of a [concurrent quota](crate::Quota::concurrent) that this process does
+    /// not renew: 10 seconds by default. The process renews what it holds four times in that time. So if it is killed,
+    /// its permits are free after at most this time.
+    ///
+    /// A process that is suspended, or cut off from Redis, for longer than this goes on to count what it holds. But
+    /// Redis does not, so others may take as many permits. Once the process is back, its permits count again, also
+    /// above the limit, and the excess ends as permits are given back.
+    ///
+    /// The time is clamped to at least 1 second and at most an hour. Choose the same in all processes.
+    #[must_use]
+    pub fn hold_for(self, lifetime: Duration) -> Self {
+        let hold_for = lifetime.clamp(Duration::from_secs(1), Duration::from_secs(3_600));
+        Self { hold_for, fleet: Arc::default(), ..self }
+    }
+
     /// Deregisters this instance, so that in a later outage the others divide the whole limits among
     /// themselves. Call it after the last check, before the process exits. Without it, the others count
     /// this instance for about ten more seconds (longer with more than 100 instances), or until the end
@@ -482,8 +503,9 @@ impl RedisStore {
         let deadline = Instant::now() + Duration::from_secs(1);
         let given_back = timer::timeout_at(deadline, self.registry.all_left());
         let signed_off = async {
-            if let Some(Fleet { membership, repayment, lease_returns, .. }) = self.fleet.get() {
-                let ended = lease_returns.close(&self.queues, deadline);
+            if let Some(Fleet { membership, repayment, lease_returns, holds, .. }) = self.fleet.get()
+            {
+                let ended = join(lease_returns.close(&self.queues, deadline), holds.settle(deadline));
                 join3(membership.leave(), repayment.settle(&self.queues), ended).await;
             }
         };
@@ -503,7 +525,8 @@ impl RedisStore {
             let opened = Opened::new(topology.identity(), server, &self.key_prefix).into();
             let (membership, repayment) = (membership.into(), repayment.into());
             let lease_returns = LeaseReturns::new(self.registry.states()).into();
-            Fleet { local, membership, repayment, lease_returns, opened }
+            let holds = Holds::new(&self.queues, self.hold_for).into();
+            Fleet { local, membership, repayment, lease_returns, holds, opened }
         })
     }
 
@@ -522,6 +545,7 @@ impl RedisStore {
             blocks: Arc::default(),
             instances: 1,
             local_keys: LOCAL_KEYS,
+            hold_for: HOLD_FOR,
         }
     }
 }
@@ -542,13 +566,14 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let Fleet { local, membership, repayment, lease_returns, opened } = self.fleet();
+        let Fleet { local, membership, repayment, lease_returns, holds, opened } = self.fleet();
         Ok(Arc::new(RedisBackend {
-            policy: RedisPolicy::new(&spec, &self.key_prefix, local)?.into(),
+            policy: RedisPolicy::new(&spec, &self.key_prefix, local, self.hold_for)?.into(),
             queues: self.queues.clone(),
             membership: membership.clone(),
             repayment: repayment.clone(),
             lease_returns: lease_returns.clone(),
+            holds: holds.clone(),
             _opened: opened.clone(),
         }))
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
@@ -29,6 +29,15 @@ impl LoneCall {
     pub(super) fn spawn(self) {
         let queue = self.0.queue().clone();
         queue.spawn(self.0);
+    }
+
+    /// Runs the call in a task, and then wakes another one.
+    pub(super) fn spawn_and_wake(self, waker: Waker) {
+        let queue = self.0.queue().clone();
+        queue.spawn(async move {
+            self.0.await;
+            waker.wake();
+        });
     }
 }
 

@@ -35,4 +35,4 @@ pub(super) use self::batch::{Batch, CheckIndex};
 pub(super) use self::flight::FlightEnd;
 pub(super) use self::node_queue::NodeQueue;
 pub(crate) use self::queues::QueuedCheck;
-pub(super) use self::queues::Queues;
+pub(super) use self::queues::{Queues, StartedCall};

@@ -59,7 +59,7 @@ type QueueMap = HashMap<(Id, Destination, Duration), Arc<NodeQueue>, RandomState
 type ServerStates = HashMap<Destination, (Weak<ConnectionSet>, Arc<ServerState>), RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
-pub struct QueuedCheck(QueueProgress);
+pub(crate) struct QueuedCheck(QueueProgress);
 
 enum QueueProgress {
     New(Observation),
@@ -70,6 +70,14 @@ impl QueuedCheck {
     #[inline]
     pub(crate) fn new(observation: Observation) -> Self {
         Self(QueueProgress::New(observation))
+    }
+
+    /// Takes the observation of a check that has not been polled.
+    pub(crate) fn take_observation(&mut self) -> Observation {
+        match &mut self.0 {
+            QueueProgress::New(observation) => observation.take(),
+            QueueProgress::Queued(_) => None,
+        }
     }
 
     /// Returns true if the check has not been polled.
@@ -128,6 +136,20 @@ struct BatchPlace {
     is_done: bool,
 }
 
+/// An operation that was sent, and that no task waits for.
+#[derive(Debug)]
+pub(crate) struct StartedCall {
+    batch: Arc<Batch>,
+    index: CheckIndex,
+}
+
+impl StartedCall {
+    /// Returns the result, once it is there.
+    pub(crate) fn result(&self) -> Option<Result<Verdict, Error>> {
+        self.batch.unread(self.index).map(|(result, _)| result)
+    }
+}
+
 /// The data that few checks have.
 struct SpecialCheck {
     queue: Arc<NodeQueue>,
@@ -177,6 +199,23 @@ impl Queues {
         let enqueued = queue.add(bucket, op, waker)?;
         let place = BatchPlace::new(&queue, op, enqueued);
         Ok((queue, QueuedCheck(QueueProgress::Queued(place))))
+    }
+
+    /// Sends an operation that no task waits for. `waker` is woken once it has a result.
+    pub(crate) fn begin(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        op: &Op,
+        waker: &Waker,
+    ) -> Result<StartedCall, Error> {
+        let bucket = self.bucket(policy, key);
+        let queue = self.queue_of(bucket)?;
+        let Enqueued { batch, index, call } = queue.enqueue(bucket, op, waker)?;
+        if let Some(call) = call {
+            call.spawn_and_wake(waker.clone());
+        }
+        Ok(StartedCall { batch, index })
     }
 
     /// Returns true if a full batch waits for the server of a key.

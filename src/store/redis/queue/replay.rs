@@ -53,8 +53,11 @@ impl<'a> Replay<'a> {
             return self.peek_without_leases();
         }
         let verdict = op.decide(&policy.limits, &mut self.standing, self.now);
-        self.has_denied |= !verdict.is_allowed();
-        self.is_adjusted |= matches!(op, Op::Adjust(_));
+        self.has_denied |= match op {
+            Op::Hold(hold) => hold.verdicts().iter().any(|verdict| !verdict.is_allowed()),
+            _ => !verdict.is_allowed(),
+        };
+        self.is_adjusted |= matches!(op, Op::Adjust(_) | Op::Hold(_));
         if let Op::Lease(lease) = op {
             let leased = lease.lease(&policy.limits, &mut self.standing, self.now);
             self.leased = Some(match self.leased.take() {

@@ -109,6 +109,14 @@ fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
             write("=", runs, &end, nothing);
             write("-", runs, &|quota| place.credit.of(quota).into(), nothing);
         }
+        Op::Hold(hold) => {
+            write("#", hold.number(), &|quota| hold.held(quota).into(), nothing);
+            for equal in hold.checks().chunk_by(|left, right| left == right) {
+                let charge = &equal[0];
+                let count = equal.len() as u64;
+                write(charge_kind(charge), count, &|quota| charge.of(quota).into(), nothing);
+            }
+        }
         // These are never equal to another one by more than chance.
         Op::Return(timed) => (0..count).for_each(|_| {
             write("<", timed.until, &|_| 0, nothing);

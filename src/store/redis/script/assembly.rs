@@ -117,7 +117,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("UNNAMED", if quotas.len() == 1 { "0" } else { "nil" }.to_owned()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
-        ("PATTERN", format!("([~!<+*=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
+        ("PATTERN", format!("([~!<+*=#-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
         ("QUOTAS", quotas.len().to_string()),
         ("PARAMS", PARAMS.to_string()),
         ("MAX_TICKS", MAX_TICKS.to_string()),

@@ -60,7 +60,7 @@ static SLIDING_WINDOW: Fragment = fragment!(5, 2, "sliding_window");
 // 6 is `EMPTY_TAG`.
 static CONCURRENT: Fragment = fragment!(7, 0, "concurrent");
 /// The bytes of an instance that holds permits.
-const HELD_BYTES: usize = 20;
+const HELD_BYTES: usize = 28;
 
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
@@ -227,9 +227,10 @@ fn held_state(numbers: &[f64], cells: &[u8]) -> Option<HeldState> {
     let (ring, rest) = ring.as_chunks::<HELD_BYTES>();
     let of = |bytes: &[u8; HELD_BYTES]| {
         let (numbers, permits) = bytes.split_at(HELD_BYTES - 4);
-        let &[instance, ends_at] = &*doubles(numbers)? else { return None };
+        let &[instance, ends_at, call] = &*doubles(numbers)? else { return None };
         let permits = u32::from_be_bytes(permits.try_into().ok()?);
-        Some(Held { instance: integer(instance)?, ends_at: integer(ends_at)?, permits })
+        let (instance, ends_at, call) = (integer(instance)?, integer(ends_at)?, integer(call)?);
+        Some(Held { instance, ends_at, call, permits })
     };
     let held = ring.iter().map(of).collect::<Option<Vec<_>>>()?;
     let is_whole = numbers.is_empty() && !held.is_empty() && rest.is_empty();

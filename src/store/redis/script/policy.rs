@@ -34,16 +34,15 @@ pub(crate) struct RedisPolicy {
     pub(crate) leases: Option<Arc<LeaseTerms>>,
 }
 
-/// The time for which permits are held that are not renewed, in microseconds.
-const HOLD_LIFETIME: u64 = 10_000_000;
-
 impl RedisPolicy {
     pub(crate) fn new(
         spec: &PolicySpec,
         key_prefix: &str,
         local: &Arc<Local>,
+        hold_for: Duration,
     ) -> Result<Self, ConfigError> {
-        let limits = spec.limits.held_by(local.holder(), HOLD_LIFETIME);
+        let lifetime = u64::try_from(hold_for.as_micros()).unwrap_or(u64::MAX);
+        let limits = spec.limits.held_by(local.holder(), lifetime);
         let (scripts, params) = Scripts::of(&limits);
         Ok(Self {
             limits,
@@ -104,7 +103,7 @@ impl RedisPolicy {
         let metrics = PolicyMetrics::new(name);
         let spec = PolicySpec { name: name.into(), limits, timeout, states, metrics, leases: None };
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
-        Self::new(&spec, "tests", &local).unwrap().into()
+        Self::new(&spec, "tests", &local, Duration::from_secs(10)).unwrap().into()
     }
 
     /// Returns the policy of another limiter, which shares the buckets.
@@ -114,6 +113,6 @@ impl RedisPolicy {
         let spec =
             PolicySpec { name: "policy".into(), limits, timeout, states, metrics, leases: None };
         let local = self.local.as_ref().unwrap().local();
-        Self::new(&spec, "tests", local).unwrap().into()
+        Self::new(&spec, "tests", local, Duration::from_secs(10)).unwrap().into()
     }
 }

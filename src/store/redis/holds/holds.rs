@@ -1,0 +1,284 @@
+//! The keys of which this process holds permits, and the calls about them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use tokio::runtime::Handle;
+
+use super::key_holds::{CheckId, HoldId, KeyHolds, Landed, NextCall, Wakers};
+use crate::charge::{Adjustment, Charge, Cost};
+use crate::store::local::LocalPolicy;
+use crate::store::redis::no_reply::timed_out;
+use crate::store::redis::queue::Queues;
+use crate::store::redis::script::RedisPolicy;
+use crate::store::redis::sole_task::SoleTask;
+use crate::store::{HoldOp, Op};
+use crate::timer::{self, Timer};
+use crate::verdict::Verdict;
+use crate::{Error, Key};
+
+/// The permits that a store holds in this process.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    pub(super) queues: Arc<Queues>,
+    /// The time for which the server counts permits that are not renewed.
+    pub(super) lifetime: Duration,
+    keys: Mutex<HashMap<HoldId, Arc<HeldKey>, RandomState>>,
+    /// The number of the latest call.
+    calls: AtomicU64,
+    pub(super) task: Arc<SoleTask>,
+}
+
+/// A key of which permits are held, or wanted.
+#[derive(Debug)]
+pub(super) struct HeldKey {
+    key: Key,
+    holds: Weak<Holds>,
+    state: Mutex<KeyHolds>,
+}
+
+impl Holds {
+    pub(crate) fn new(queues: &Arc<Queues>, lifetime: Duration) -> Self {
+        let (keys, calls, task) = Default::default();
+        Self { queues: queues.clone(), lifetime, keys, calls, task }
+    }
+
+    /// Adds a check, and sends it unless it has to wait for a call in flight.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        charge: &Charge,
+        waker: &Waker,
+    ) -> (Arc<HeldKey>, CheckId) {
+        self.start_renewal();
+        let (now, runtime) = (Instant::now(), Handle::try_current().ok());
+        let runtime = runtime.map(|runtime| runtime.id());
+        let (key, (id, next, is_first)) = self.with(policy, key, |state| {
+            let id = state.add(policy, charge, now, runtime, waker);
+            let next = state.begin(self.next_number(), now);
+            // The call before it may take as long as this check.
+            let is_first = next.is_none() && state.arm();
+            (id, next, is_first)
+        });
+        if is_first {
+            timer::arm(now + policy.timeout, key.timer());
+        }
+        if let Some(next) = next {
+            self.send(&key, next);
+        }
+        (key, id)
+    }
+
+    /// Changes what is known of a key, which is added to the table if it is not there.
+    fn with<T>(
+        self: &Arc<Self>,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        change: impl FnOnce(&mut KeyHolds) -> T,
+    ) -> (Arc<HeldKey>, T) {
+        let id = HoldId { policy: policy.states.policy(), key: key.clone() };
+        loop {
+            let held = self.keys().entry(id.clone()).or_insert_with(|| self.new_key(policy, key)).clone();
+            let mut state = held.state();
+            // It may have been removed since it was found.
+            if !state.is_removed() {
+                let result = change(&mut state);
+                drop(state);
+                return (held, result);
+            }
+        }
+    }
+
+    fn new_key(self: &Arc<Self>, policy: &Arc<RedisPolicy>, key: &Key) -> Arc<HeldKey> {
+        let state = Mutex::new(KeyHolds::new(policy, Instant::now()));
+        Arc::new(HeldKey { key: key.clone(), holds: Arc::downgrade(self), state })
+    }
+
+    fn find(&self, policy: &RedisPolicy, key: &Key) -> Option<Arc<HeldKey>> {
+        let id = HoldId { policy: policy.states.policy(), key: key.clone() };
+        self.keys().get(&id).cloned()
+    }
+
+    /// Returns the result of a check, and begins its call if the one before it has ended.
+    pub(super) fn poll(
+        &self,
+        key: &Arc<HeldKey>,
+        id: CheckId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        let mut state = key.state();
+        let result = state.poll(id, cx);
+        let begin = |state: &mut KeyHolds| state.begin(self.next_number(), Instant::now());
+        let next = if result.is_pending() { begin(&mut state) } else { None };
+        drop(state);
+        match next {
+            None => result,
+            Some(next) => {
+                self.send(key, next);
+                key.state().poll(id, cx)
+            }
+        }
+    }
+
+    pub(super) fn cancel(&self, key: &Arc<HeldKey>, id: CheckId) {
+        key.state().cancel(id);
+        self.send_next(key);
+    }
+
+    /// Gives back what an adjustment has of permits that are held. Returns the rest of it.
+    pub(crate) fn adjust(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        adjustment: &Adjustment,
+    ) -> Adjustment {
+        let returned = policy.limits.held_of(|quota| adjustment.of(quota).min(0).unsigned_abs());
+        if returned.iter().any(|permits| *permits > 0)
+            && let Some(key) = self.find(policy, key)
+        {
+            key.state().give_back(policy, |quota| returned.get(quota).copied().unwrap_or(0));
+            self.send_next(&key);
+        }
+        let is_held = policy.limits.held_of(|_| 1);
+        let rest = |(quota, is_held): (usize, &u64)| match is_held {
+            0 => adjustment.of(quota),
+            _ => 0,
+        };
+        is_held.iter().enumerate().map(rest).collect()
+    }
+
+    /// Decides a check by the share of this process, of which it may hold a part already.
+    pub(crate) fn decide_locally(
+        self: &Arc<Self>,
+        policy: &Arc<RedisPolicy>,
+        local: &LocalPolicy,
+        key: &Key,
+        charge: &Charge,
+    ) -> Verdict {
+        self.start_renewal();
+        let (_, verdict) = self.with(policy, key, |state| {
+            let held = state.held_under(policy);
+            let op = Op::Hold(HoldOp::new(self.next_number(), held, vec![charge.clone()]));
+            let verdict = local.decide(key, &op);
+            if verdict.is_allowed() {
+                state.count_local(policy, |quota| charge.of(quota));
+            }
+            verdict
+        });
+        verdict
+    }
+
+    /// The bucket of a key was reset on the server. What is held of it is counted there again.
+    pub(crate) fn forget(&self, policy: &RedisPolicy, key: &Key) {
+        if let Some(key) = self.find(policy, key) {
+            key.state().forget();
+            self.send_next(&key);
+        }
+    }
+
+    /// Sends the next call of a key, if one is needed and none is in flight.
+    pub(super) fn send_next(&self, key: &Arc<HeldKey>) {
+        let next = key.state().begin(self.next_number(), Instant::now());
+        if let Some(next) = next {
+            self.send(key, next);
+        }
+    }
+
+    /// Renews what is held of a key, unless a call is in flight.
+    pub(super) fn renew(&self, key: &Arc<HeldKey>) {
+        let next = key.state().renew(self.next_number(), Instant::now());
+        if let Some(next) = next {
+            self.send(key, next);
+        }
+    }
+
+    fn send(&self, key: &Arc<HeldKey>, NextCall { policy, op }: NextCall) {
+        let waker = Waker::from(key.clone());
+        let sent = Op::Hold(op.clone());
+        let started = self.queues.begin(&policy, &key.key, &sent, &waker);
+        key.state().started(&op, started);
+        // It may have ended before this.
+        key.land();
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<HeldKey>> {
+        self.keys().values().cloned().collect()
+    }
+
+    /// Removes the keys of which nothing is held or wanted. Returns true if none is left.
+    pub(super) fn remove_idle(&self) -> bool {
+        let mut keys = self.keys();
+        keys.retain(|_, key| !key.state().remove_if_idle());
+        keys.is_empty()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<HoldId, Arc<HeldKey>, RandomState>> {
+        // Nothing that panics runs under the lock.
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldKey {
+    pub(super) fn state(&self) -> MutexGuard<'_, KeyHolds> {
+        // Nothing that panics runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timer(self: &Arc<Self>) -> Weak<dyn Timer> {
+        let timer: Arc<dyn Timer> = self.clone();
+        Arc::downgrade(&timer)
+    }
+
+    /// Ends the call in flight if it has a result, and sees to the next one.
+    fn land(self: &Arc<Self>) {
+        let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+        let mut state = self.state();
+        let Some(Landed { is_ok, mut wakers }) = state.land() else { return };
+        let unsent = state.unsent_wakers();
+        // A call must not depend on another runtime than those of its checks.
+        let is_sent_here = match unsent.is_empty() {
+            true => is_ok,
+            false => state.has_unsent_on(runtime),
+        };
+        drop(state);
+        if !is_sent_here {
+            wakers.extend(unsent);
+        }
+        wake(wakers);
+        if is_sent_here && let Some(holds) = self.holds.upgrade() {
+            holds.send_next(self);
+        }
+    }
+}
+
+/// A call of the key has a result.
+impl Wake for HeldKey {
+    fn wake(self: Arc<Self>) {
+        self.land();
+    }
+}
+
+/// A check has waited too long for the call before its own.
+impl Timer for HeldKey {
+    fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let holds = self.holds.upgrade()?;
+        let topology = &holds.queues.topology;
+        let late = |policy: &RedisPolicy| timed_out(&topology.server(policy.encoder.slot(&self.key)));
+        let (next, wakers) = self.state().expire(now, late);
+        wake(wakers);
+        next
+    }
+}
+
+fn wake(wakers: Wakers) {
+    wakers.into_iter().for_each(Waker::wake);
+}

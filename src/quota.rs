@@ -31,7 +31,8 @@ use crate::calendar::Zone;
 /// grammar, in EBNF (ISO/IEC 14977):
 ///
 /// ```text
-/// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
+/// quota  = rate | number, space, "concurrent" ;
+/// rate   = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
 ///          [ space, "debt", space, number ], [ space, kind ] ;
 /// kind   = "queue", space, time | "interval" | "fixed" | "calendar", [ space, zone ]
 ///        | "sliding", space, ( number | "approximate" ) ;
@@ -46,7 +47,7 @@ use crate::calendar::Zone;
 ///
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
 /// number of permits, or 1 with `queue`. The other words are the methods
-/// [`borrow_up_to`](Self::borrow_up_to), [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
+/// [`concurrent`](Self::concurrent), [`borrow_up_to`](Self::borrow_up_to), [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
 /// [`interval_refill`](Self::interval_refill), [`fixed_window`](Self::fixed_window),
 /// [`calendar`](Self::calendar) (with a time zone or a month: feature `jiff`),
 /// [`sliding_window`](Self::sliding_window) with the number of segments, and
@@ -123,10 +124,37 @@ impl Quota {
         Self { permits: n, period, burst: None, borrow: 0, debt: None, kind: Kind::TokenBucket }
     }
 
-    /// `n` permits that are held at a time, such as those of requests in flight. There is no period.
-    // Hidden, and without a text that is read, until a hold gives permits back: a check that is not followed by
-    // `credit` keeps its permits.
-    #[doc(hidden)]
+    /// At most `n` permits that are held at a time, such as those of requests in flight, in all processes together.
+    ///
+    /// There is no period: permits are free again when they are given back. So they are taken by
+    /// [`Limiter::hold`](crate::Limiter::hold), or by a layer, which holds one for each request until the body of the
+    /// response has ended or is dropped. [`Limiter::check`](crate::Limiter::check) returns an error, because nobody
+    /// would give them back.
+    ///
+    /// A denial has no [`retry_after`](crate::Decision::retry_after), because no wait is known. On Redis, an instance
+    /// renews what it holds; what it has not renewed for
+    /// [`RedisStore::hold_for`](crate::RedisStore::hold_for) is free again, and that section says what can exceed the
+    /// limit. It takes 28 bytes in Redis for each key and instance that holds permits of it, and for one that has given
+    /// back the last.
+    ///
+    /// ```
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("exports")
+    ///     .quota("in_flight", Quota::concurrent(5))
+    ///     .quota("rate", Quota::per_minute(100));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    ///
+    /// let hold = limiter.hold("user:7", 1).await?;
+    /// hold.decision().clone().ensure_allowed()?;
+    /// // The export runs.
+    /// drop(hold);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// It has neither a burst nor a period, and cannot be combined with a [`queue`](Self::queue) in a policy.
     pub const fn concurrent(n: u64) -> Self {
         Self::new(n, Duration::ZERO).with_kind(Kind::Concurrent)
     }

@@ -66,6 +66,8 @@ pub(crate) struct QuotaInfo {
     pub(crate) limit: u64,
     /// The seconds in a window, or in which an empty bucket refills. 0 if they are not whole.
     pub(crate) window: u64,
+    /// True if permits are held until they are given back.
+    pub(crate) is_held: bool,
 }
 
 /// A short name is copied with each decision, which costs less than a reference count that all
@@ -158,7 +160,12 @@ impl QuotaInfo {
     /// The window is in microseconds.
     pub(crate) fn new(name: &str, limit: u64, window: u64) -> Self {
         let window = if window.is_multiple_of(1_000_000) { window / 1_000_000 } else { 0 };
-        Self { name: Name::new(name), limit, window }
+        Self { name: Name::new(name), limit, window, is_held: false }
+    }
+
+    /// A quota whose permits are held.
+    pub(crate) fn held(name: &str, limit: u64) -> Self {
+        Self { is_held: true, ..Self::new(name, limit, 0) }
     }
 
     pub(crate) fn name(&self) -> &str {

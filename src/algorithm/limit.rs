@@ -34,6 +34,7 @@ macro_rules! algorithms {
             /// The facts about the quota that responses contain.
             pub(crate) fn info(&self, name: &str) -> QuotaInfo {
                 match self {
+                    _ if self.is_held() => QuotaInfo::held(name, self.limit()),
                     $(Self::$name(limit) => QuotaInfo::new(name, limit.limit(), limit.window()),)+
                 }
             }

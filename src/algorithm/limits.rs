@@ -199,7 +199,6 @@ impl Limits {
     }
 
     /// The whole permits of each quota that an adjustment gives back.
-    #[cfg(feature = "redis")]
     pub(crate) fn returned(&self, adjustment: &Adjustment) -> Permits {
         let quotas = self.quotas.iter().enumerate();
         let of = |(index, quota): (usize, &Named)| match adjustment.of(index) {

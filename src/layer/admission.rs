@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
-use super::settlement::Settlement;
+use super::settlement::{Settlement, SettlementOptions};
 use crate::charge::Patience;
 use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, RevisionRef, Wait, Waiter};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution, cooperation};
@@ -112,13 +112,21 @@ where
         let chosen = layer.limiter_of(head, key);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
-        let settlement = layer.settling().map(|settling| {
+        let mut settlement = layer.settling().map(|settling| {
             Settlement::new(limiter, revision.hold(), key, costs.clone(), settling)
         });
         if settlement.as_ref().is_some_and(Settlement::is_by_response) {
             costs = costs.charged_later();
         }
         let (waiter, state) = match revision.has_queue() {
+            false if revision.has_holds() => {
+                let mut new = || {
+                    let settling = SettlementOptions::default();
+                    Settlement::new(limiter, revision.hold(), key, costs.clone(), &settling)
+                };
+                let charge = settlement.get_or_insert_with(&mut new).hold(&costs);
+                (None, CheckState::start_hold(limiter, &revision, key, charge))
+            }
             false => (None, CheckState::start(limiter, &revision, key, &costs)),
             true => match CheckInQueue::new(limiter, &revision, key, &costs) {
                 CheckInQueue::Started(waiter, state) => (waiter, state),
@@ -203,7 +211,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             && let Some(permits) = wait.take_permits()
         {
             settlement.allowed(decision);
-            settlement.hold(permits);
+            settlement.wait_ended(permits);
         }
         ready!(service.poll_ready(cx))?;
         let (Some((mut head, body)), Some(decision)) = (request.take(), decision.take()) else {

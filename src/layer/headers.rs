@@ -48,8 +48,9 @@ pub enum HeaderStyle {
     /// if no permit is in use, and on a denial also if it would be later than `Retry-After`. `q` is
     /// the capacity. `w` is the refill time of an empty bucket, or the length of the window, in
     /// seconds; it is omitted unless it is whole. A policy
-    /// of several quotas has one item per quota. The draft's optional unit, `qu`, is not sent, and a client
-    /// then counts requests: give a quota of bytes or points a name that says so.
+    /// of several quotas has one item per quota. The draft's optional unit, `qu`, is `"concurrent-requests"` for
+    /// a [concurrent quota](crate::Quota::concurrent), and otherwise not sent. A client then counts requests, so
+    /// give a quota of bytes or points a name that says so.
     #[default]
     Ietf,
     /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials.
@@ -260,6 +261,9 @@ fn policy_field<'a>(quotas: impl IntoIterator<Item = &'a QuotaInfo>) -> Vec<u8> 
         if quota.window > 0 {
             field.extend_from_slice(b";w=");
             field.extend_from_slice(digits.format(quota.window).as_bytes());
+        }
+        if quota.is_held {
+            field.extend_from_slice(b";qu=\"concurrent-requests\"");
         }
     }
     field

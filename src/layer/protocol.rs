@@ -39,7 +39,7 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
-    /// The settings by which the cost of a request is settled after the response. `None` if the check is final.
+    /// The settings by which the cost of a request is settled after the response. `None` if there are none.
     fn settling(&self) -> Option<&SettlementOptions> {
         None
     }
@@ -118,15 +118,15 @@ impl<K, B, D: DrainBody<B>> Protocol<Request<B>> for RateLimitLayer<K, Parts, Ht
         revision: &Revision,
         decision: Decision,
         parts: &mut Parts,
-        settlement: Option<Settlement>,
+        mut settlement: Option<Settlement>,
     ) -> ResponseContext {
         let Http { headers, headers_if_not_enforced, decision_in, .. } = self.mode;
         let headers = match decision.is_enforced || headers_if_not_enforced {
             true => headers,
             false => HeaderStyle::None,
         };
-        if let Some(settlement) = &settlement {
-            settlement.ask_for_denials(&mut parts.extensions);
+        if let Some(settlement) = &mut settlement {
+            settlement.insert_into(parts);
         }
         let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
@@ -173,9 +173,9 @@ impl<K, B, D: DrainBody<B>> Protocol<Request<B>> for RateLimitLayer<K, Parts, Ht
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
         let mut response = self.respond(&self.context_of(checking, Cause::Unavailable(error)));
         let headers = response.headers_mut();
-        // A quota that does not exist will not exist later.
-        let wait =
-            (error.kind() != ErrorKind::UnknownQuota).then(|| self.mode.retry_jitter.unavailable());
+        // A request that is wrong will not be right later.
+        let is_wrong = matches!(error.kind(), ErrorKind::UnknownQuota | ErrorKind::NotHeld);
+        let wait = (!is_wrong).then(|| self.mode.retry_jitter.unavailable());
         // Unless a custom response has one.
         if let Some(seconds) = wait {
             headers.entry(RETRY_AFTER).or_insert(seconds.into());
@@ -227,7 +227,7 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
 impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
     type Head = R;
     type Body = ();
-    type Context = ();
+    type Context = Option<Settlement>;
     type LayerResponse = Error;
     type Drained = Ready<()>;
 
@@ -247,7 +247,16 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
         self.observe_decision(checking, decision);
     }
 
-    fn allow(&self, _: &Revision, _: Decision, _: &mut R, _: Option<Settlement>) {}
+    /// Permits that are held are given back when the service has responded.
+    fn allow(
+        &self,
+        _: &Revision,
+        _: Decision,
+        _: &mut R,
+        settlement: Option<Settlement>,
+    ) -> Option<Settlement> {
+        settlement
+    }
 
     fn deny(&self, _: &Checking<'_, R>, decision: Decision) -> Error {
         Error::denied(decision)

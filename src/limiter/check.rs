@@ -166,7 +166,7 @@ impl CheckState {
 
     /// The result of a check that must not be made, whatever the failure mode.
     #[cold]
-    fn invalid(limiter: &Limiter, revision: &Revision, error: Error) -> Self {
+    pub(super) fn invalid(limiter: &Limiter, revision: &Revision, error: Error) -> Self {
         let policy = revision.policy().name();
         limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
         limiter.inner.settings.metrics.failed(&error);

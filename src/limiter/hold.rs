@@ -14,10 +14,12 @@ use tokio::time::Instant;
 use super::check::{CheckState, unknown_quota};
 use super::taken::Taken;
 use super::{Limiter, Revision, RevisionRef};
+use crate::algorithm::Permits;
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source, cooperation};
 
-/// The most checks that a hold keeps apart. For older ones, what may be given back is what may be of the oldest.
+/// The most checks that a hold keeps apart. The permits of older ones count as those of the next, as far as they could
+/// be given back when they became part of it, in whole permits.
 const MAX_PARTS: usize = 32;
 
 /// Permits that were taken for as long as something runs: see [`Limiter::hold`].
@@ -36,8 +38,15 @@ pub struct Hold {
 
 /// What a hold has taken.
 enum Parts {
-    Held(Vec<Part>),
+    Held(HeldParts),
     Ended,
+}
+
+struct HeldParts {
+    /// The latest is the last.
+    parts: Vec<Part>,
+    /// The permits of earlier checks that cannot be given back, of each quota.
+    used: Permits,
 }
 
 /// A check that has taken permits.
@@ -88,8 +97,7 @@ impl Limiter {
         let (key, costs) = (key.into(), costs.into());
         let charge = |revision: &Revision| revision.limits.hold_charge(&costs);
         let (decision, part) = cooperation::cooperate(self.take(&key, charge)).await?;
-        let parts = Mutex::new(Parts::Held(part.into_iter().collect()));
-        Ok(Hold { decision, limiter: self.clone(), key, parts })
+        Ok(Hold { decision, limiter: self.clone(), key, parts: HeldParts::of(part) })
     }
 
     /// Makes a check of a hold. If it has taken permits, they are in the part that is returned.
@@ -101,9 +109,10 @@ impl Limiter {
         let since = Instant::now();
         let (revision, charge, state) = {
             let revision = self.revision();
-            let charge = charge(&revision).map_err(|name| unknown_quota(&revision, &name))?;
-            let state = CheckState::start_charge(self, &revision, key, charge.clone());
-            (revision.hold(), charge, state)
+            let charge = charge(&revision);
+            let state = CheckState::start_hold(self, &revision, key, charge.clone());
+            // Without one, the check fails.
+            (revision.hold(), charge.unwrap_or(Charge::Same(0)), state)
         };
         let decision = state.finish(self, key).await?;
         let taken = Taken::new(self, revision, key.clone(), since);
@@ -133,8 +142,8 @@ impl Hold {
     /// The hold of a check that the caller has made. `taken` has not been told the decision.
     pub(crate) fn of_check(taken: Taken, charge: Charge, decision: &Decision) -> Self {
         let (limiter, key) = (taken.limiter.clone(), taken.key.clone());
-        let parts = Part::of(taken, charge, decision).into_iter().collect();
-        Self { decision: decision.clone(), limiter, key, parts: Mutex::new(Parts::Held(parts)) }
+        let parts = HeldParts::of(Part::of(taken, charge, decision));
+        Self { decision: decision.clone(), limiter, key, parts }
     }
 
     /// The decision. If it is a denial, nothing is held.
@@ -177,13 +186,12 @@ impl Hold {
         let (decision, part) = cooperation::cooperate(self.limiter.take(&self.key, charge)).await?;
         let Some(part) = part else { return Ok(decision) };
         match &mut *self.parts() {
-            Parts::Held(parts) => parts.push(part),
+            Parts::Held(held) => held.push(part),
             Parts::Ended => {
                 replace(vec![part], |_, _| 0);
                 return Err(ended());
             }
         }
-        self.merge();
         Ok(decision)
     }
 
@@ -195,14 +203,14 @@ impl Hold {
     /// If the costs name a quota that the policy does not have, that is logged, too, and what was taken stays used.
     pub fn settle(&self, actual: impl Into<Costs>) {
         let actual = actual.into();
-        let Some(parts) = self.end() else { return };
-        let Some(last) = parts.last() else { return };
+        let Some(held) = self.end() else { return };
+        let Some(last) = held.parts.last() else { return };
         let revision = self.limiter.held(&last.taken.revision);
         match revision.limits.charge(&actual) {
-            Ok(actual) => settle(parts, &actual),
+            Ok(actual) => held.settle(&actual),
             Err(name) => {
                 self.limiter.not_charged(revision, &unknown_quota(revision, &name));
-                replace(parts, |part, quota| part.charge.of(quota));
+                replace(held.parts, |part, quota| part.charge.of(quota));
             }
         }
     }
@@ -211,36 +219,23 @@ impl Hold {
     ///
     /// If the hold has ended already, this does nothing. It does not wait for the store, and failures are only logged.
     pub fn release(&self) {
-        if let Some(parts) = self.end() {
-            replace(parts, |_, _| 0);
+        if let Some(held) = self.end() {
+            replace(held.parts, |_, _| 0);
         }
     }
 
     /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used.
     pub(crate) fn finish(&self) {
-        if let Some(parts) = self.end() {
-            replace(parts, |part, quota| part.charge.of(quota));
+        if let Some(held) = self.end() {
+            replace(held.parts, |part, quota| part.charge.of(quota));
         }
     }
 
     /// Returns what is held, once.
-    fn end(&self) -> Option<Vec<Part>> {
+    fn end(&self) -> Option<HeldParts> {
         match mem::replace(&mut *self.parts(), Parts::Ended) {
-            Parts::Held(parts) => Some(parts),
+            Parts::Held(held) => Some(held),
             Parts::Ended => None,
-        }
-    }
-
-    /// Keeps the number of parts small.
-    fn merge(&self) {
-        if let Parts::Held(parts) = &mut *self.parts()
-            && parts.len() > MAX_PARTS
-            && parts[0].taken.is_alike(&parts[1].taken)
-        {
-            let next = parts.remove(1).charge;
-            let Part { taken, charge } = &mut parts[0];
-            let sum = |quota| charge.of(quota).saturating_add(next.of(quota));
-            *charge = Charge::Each((0..taken.whole().len()).map(sum).collect());
         }
     }
 
@@ -250,21 +245,46 @@ impl Hold {
     }
 }
 
-/// Replaces the sum of all charges by the actual cost. What is given back is of the latest checks.
-fn settle(parts: Vec<Part>, actual: &Charge) {
-    let quotas = parts.iter().map(|part| part.taken.whole().len()).max().unwrap_or(0);
-    let difference = |quota| {
-        let charges = parts.iter().map(|part| part.charge.of(quota));
-        let charged = charges.fold(0, u64::saturating_add);
-        (charged.saturating_sub(actual.of(quota)), actual.of(quota).saturating_sub(charged))
-    };
-    let mut differences: Vec<_> = (0..quotas).map(difference).collect();
-    replace(parts, |part, quota| {
-        let (charge, (excess, missing)) = (part.charge.of(quota), &mut differences[quota]);
-        let less = charge.min(*excess);
-        *excess -= less;
-        (charge - less).saturating_add(mem::take(missing))
-    });
+impl HeldParts {
+    fn of(first: Option<Part>) -> Mutex<Parts> {
+        let parts = first.into_iter().collect();
+        Mutex::new(Parts::Held(Self { parts, used: Permits::new() }))
+    }
+
+    fn push(&mut self, part: Part) {
+        self.parts.push(part);
+        if self.parts.len() > MAX_PARTS && self.parts[0].taken.is_alike(&self.parts[1].taken) {
+            let Part { taken, charge } = self.parts.remove(0);
+            let returnable = taken.returnable(&charge);
+            let next = &mut self.parts[0].charge;
+            let sum =
+                |(quota, returnable): (usize, &u64)| next.of(quota).saturating_add(*returnable);
+            *next = Charge::Each(returnable.iter().enumerate().map(sum).collect());
+            self.used.resize(returnable.len(), 0);
+            for (quota, (used, returnable)) in self.used.iter_mut().zip(returnable).enumerate() {
+                *used = used.saturating_add(charge.of(quota).saturating_sub(returnable));
+            }
+        }
+    }
+
+    /// Replaces the sum of all charges by the actual cost. What is given back is of the latest checks.
+    fn settle(self, actual: &Charge) {
+        let Self { parts, used } = self;
+        let quotas = parts.iter().map(|part| part.taken.whole().len()).max().unwrap_or(0);
+        let difference = |quota| {
+            let used = used.get(quota).copied().unwrap_or(0);
+            let charges = parts.iter().map(|part| part.charge.of(quota));
+            let charged = charges.fold(used, u64::saturating_add);
+            (charged.saturating_sub(actual.of(quota)), actual.of(quota).saturating_sub(charged))
+        };
+        let mut differences: Vec<_> = (0..quotas).map(difference).collect();
+        replace(parts, |part, quota| {
+            let (charge, (excess, missing)) = (part.charge.of(quota), &mut differences[quota]);
+            let less = charge.min(*excess);
+            *excess -= less;
+            (charge - less).saturating_add(mem::take(missing))
+        });
+    }
 }
 
 /// Replaces each charge by the actual cost of each quota, the latest first. Permits of concurrent quotas are given
@@ -303,16 +323,17 @@ impl fmt::Debug for Hold {
 }
 
 impl CheckState {
-    /// Starts a check that takes these permits of each quota, also of those whose permits are held.
-    pub(crate) fn start_charge(
+    /// Starts a check of a hold. The charge is that of [`hold_charge`](crate::algorithm::Limits::hold_charge).
+    pub(crate) fn start_hold(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
         key: &Key,
-        charge: Charge,
+        charge: Result<Charge, Cow<'static, str>>,
     ) -> Self {
-        match Self::blocked(limiter, revision, key) {
-            Some(decision) => Self::Ready(Ok(decision)),
-            None => Self::check(limiter, revision, key, charge),
+        match (Self::blocked(limiter, revision, key), charge) {
+            (Some(decision), _) => Self::Ready(Ok(decision)),
+            (None, Ok(charge)) => Self::check(limiter, revision, key, charge),
+            (None, Err(name)) => Self::invalid(limiter, revision, unknown_quota(revision, &name)),
         }
     }
 }

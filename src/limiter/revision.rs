@@ -138,6 +138,12 @@ impl Revision {
         self.limits.has_queue()
     }
 
+    /// Returns true if a check has to be a hold.
+    #[inline]
+    pub(crate) fn has_holds(&self) -> bool {
+        self.limits.has_holds()
+    }
+
     pub(crate) fn quotas(&self) -> &[QuotaInfo] {
         self.limits.infos()
     }

@@ -8,14 +8,15 @@
 //! by intervals; of windows all, while the window, or for an exact sliding window the segment, is the one in
 //! which it was taken. → `tests/it/settlement.rs`, and the property tests of `algorithm/limits`
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
-use crate::algorithm::Limits;
-use crate::charge::{Adjustment, Cost, Left};
+use crate::algorithm::{Limits, Permits};
+use crate::charge::{Adjustment, Charge, Cost, Left};
 use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.
@@ -42,6 +43,13 @@ impl Taken {
         Self { limiter: limiter.clone(), revision, key, permits: TakenPermits::new(since) }
     }
 
+    /// The same check, which has taken nothing yet.
+    pub(crate) fn again(&self) -> Self {
+        let (limiter, revision, key) =
+            (self.limiter.clone(), self.revision.clone(), self.key.clone());
+        Self { limiter, revision, key, permits: TakenPermits::new(self.permits.since) }
+    }
+
     /// Records that the check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
         let backend = &self.limiter.held(&self.revision).backend;
@@ -52,9 +60,18 @@ impl Taken {
         self.permits.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
     }
 
+    /// Returns what a hold takes, or a name that no quota has.
+    pub(crate) fn hold_charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
+        self.whole().hold_charge(costs)
+    }
+
     /// Gives the check the permits that another one took.
     pub(crate) fn hold(&mut self, permits: TakenPermits) {
         self.permits = permits;
+    }
+
+    pub(crate) fn policy_name(&self) -> &str {
+        self.limiter.held(&self.revision).policy().name()
     }
 
     pub(super) fn whole(&self) -> &Limits {
@@ -77,6 +94,11 @@ impl Taken {
         let left = |quota| permits.left(quota);
         let adjustment = permits.limits(whole).settle(actual, charged, left, self.delay());
         permits.in_units_of_whole(whole, adjustment)
+    }
+
+    /// Returns the whole permits of a charge that can be given back now.
+    pub(super) fn returnable(&self, charged: &impl Cost) -> Permits {
+        self.whole().returned(&self.adjustment(charged, &0))
     }
 
     /// Changes what was taken, without waiting for the store.

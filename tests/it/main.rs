@@ -4,10 +4,10 @@
 //! `common` has the servers, `log` the log of a test, and `harness` tests these. Of decisions: `exact` (with
 //! the `oracle`), `mixes`, `state`, `upgrades`, `calendars`, `charges`, `debts`, `waiting`, `settlement`,
 //! `customers`, `shadow`, `denials`, `blocks`, `any_store`, `leases`, `lease_settings`,
-//! `leased_fleet`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
+//! `leased_fleet`, `concurrent`, `holds`, `held_fleet`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
-//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
+//! layer: `layer`, `layer_holds`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
 //! `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`. Of the docs and the package: `alerts`,
 //! `defaults`, `links`, `messages`, `operations`, `package`.
 
@@ -35,10 +35,13 @@ mod faults;
 mod file_watch;
 mod grpc;
 mod harness;
+mod held_fleet;
+mod holds;
 mod hooks;
 mod idle;
 mod known_failures;
 mod layer;
+mod layer_holds;
 mod lease_settings;
 mod leased_fleet;
 mod leases;

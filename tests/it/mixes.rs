@@ -352,8 +352,7 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
                 let decision = match adjustment {
                     // On another connection, so its order would be left to chance.
                     Adjustment::Cancel(number) if !is_here(*number) => {
-                        is_cancelled =
-                            adjust(limiter, adjustment, &mut reserved, may_cancel).await;
+                        is_cancelled = adjust(limiter, adjustment, &mut reserved, may_cancel).await;
                         check(limiter, costs, step.may_wait, &mut new, &mut held).await
                     }
                     // While the first is in flight, the other two wait, and then share a call.
@@ -432,12 +431,12 @@ pub(crate) fn compare(real: &Runtime, server: &Server, count: usize) {
                 let policy = &case.revisions[step.revision];
                 limiter.update(policy.clone()).unwrap();
                 if let Some(adjustment) = &step.adjustment {
-                    let cancelled =
-                        adjust(&limiter, adjustment, &mut reserved, is_cancelled).await;
+                    let cancelled = adjust(&limiter, adjustment, &mut reserved, is_cancelled).await;
                     assert_eq!(cancelled, is_cancelled, "{step:?} {case:?}");
                 }
                 let costs = costs(policy, step);
-                let decision = check(&limiter, costs, step.may_wait, &mut reserved, &mut held).await;
+                let decision =
+                    check(&limiter, costs, step.may_wait, &mut reserved, &mut held).await;
                 let quotas =
                     |decision: &Decision| format!("{:?}", decision.quotas().collect::<Vec<_>>());
                 assert_eq!(quotas(&decision), quotas(&expected), "{at} {step:?} {case:?}");

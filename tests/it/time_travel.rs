@@ -15,7 +15,8 @@ use proptest::prelude::*;
 use crate::common::{CLOCK, ClockProxy, NO_EXPIRY, Server};
 use crate::exact::{fixed_sample, sample, uncached};
 use crate::mixes::{
-    NAMES, assert_all_algorithms, has_time_zone, is_held, is_possible, quotas, without_queues_if_held,
+    NAMES, assert_all_algorithms, has_time_zone, is_held, is_possible, quotas,
+    without_queues_if_held,
 };
 use crate::oracle::State;
 

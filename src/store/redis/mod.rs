@@ -49,7 +49,7 @@ mod store_url;
 #[cfg(feature = "sentinel")]
 pub use self::connection::SentinelService;
 pub use self::connection::{RedisCredentials, RedisServer};
+pub(crate) use self::pending_verdict::PendingVerdict;
 #[cfg(feature = "deadpool")]
 pub use self::pool::RedisPool;
-pub(crate) use self::pending_verdict::PendingVerdict;
 pub use self::redis_store::RedisStore;

@@ -503,9 +503,11 @@ impl RedisStore {
         let deadline = Instant::now() + Duration::from_secs(1);
         let given_back = timer::timeout_at(deadline, self.registry.all_left());
         let signed_off = async {
-            if let Some(Fleet { membership, repayment, lease_returns, holds, .. }) = self.fleet.get()
+            if let Some(Fleet { membership, repayment, lease_returns, holds, .. }) =
+                self.fleet.get()
             {
-                let ended = join(lease_returns.close(&self.queues, deadline), holds.settle(deadline));
+                let ended =
+                    join(lease_returns.close(&self.queues, deadline), holds.settle(deadline));
                 join3(membership.leave(), repayment.settle(&self.queues), ended).await;
             }
         };

@@ -83,7 +83,8 @@ impl Holds {
     ) -> (Arc<HeldKey>, T) {
         let id = HoldId { policy: policy.states.policy(), key: key.clone() };
         loop {
-            let held = self.keys().entry(id.clone()).or_insert_with(|| self.new_key(policy, key)).clone();
+            let held =
+                self.keys().entry(id.clone()).or_insert_with(|| self.new_key(policy, key)).clone();
             let mut state = held.state();
             // It may have been removed since it was found.
             if !state.is_removed() {
@@ -272,7 +273,8 @@ impl Timer for HeldKey {
     fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
         let holds = self.holds.upgrade()?;
         let topology = &holds.queues.topology;
-        let late = |policy: &RedisPolicy| timed_out(&topology.server(policy.encoder.slot(&self.key)));
+        let late =
+            |policy: &RedisPolicy| timed_out(&topology.server(policy.encoder.slot(&self.key)));
         let (next, wakers) = self.state().expire(now, late);
         wake(wakers);
         next

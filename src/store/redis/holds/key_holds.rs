@@ -363,10 +363,8 @@ impl KeyHolds {
 
     /// Removes a key that has nothing to count. Returns true if it may be removed from the table.
     pub(super) fn remove_if_idle(&mut self) -> bool {
-        let is_idle = self.held.is_empty()
-            && self.checks.is_empty()
-            && self.call.is_none()
-            && self.is_stated;
+        let is_idle =
+            self.held.is_empty() && self.checks.is_empty() && self.call.is_none() && self.is_stated;
         self.is_removed |= is_idle;
         self.is_removed
     }

@@ -38,7 +38,11 @@ impl Holds {
     #[cold]
     fn start_task(self: &Arc<Self>) {
         let task: &Arc<SoleTask> = &self.task;
-        task.repeat(&Arc::downgrade(self), LONGEST_ROUND, |holds| async move { holds.round().await });
+        task.repeat(
+            &Arc::downgrade(self),
+            LONGEST_ROUND,
+            |holds| async move { holds.round().await },
+        );
     }
 
     async fn round(&self) -> ControlFlow<Duration, Duration> {

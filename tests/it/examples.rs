@@ -2,6 +2,7 @@
 
 mod production;
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -699,6 +700,84 @@ async fn a_denial_by_one_of_several_quotas_takes_nothing_from_the_others() {
         let refilled = (100.0 / 60.0 * seconds) as u32 + 1;
         assert!((100 - admitted..=100 - admitted + refilled).contains(&left("minute")), "{field}");
     }
+}
+
+/// The tokens of an answer, and the name of its last event.
+fn answer(body: &[u8]) -> (u64, String) {
+    let text = str::from_utf8(body).unwrap();
+    let events: Vec<_> = text.split("\n\n").filter(|event| !event.is_empty()).collect();
+    let (end, tokens) = events.split_last().unwrap();
+    assert!(tokens.iter().all(|event| *event == "data: token"), "{text}");
+    let (event, data) = end.split_once("\ndata: ").unwrap();
+    match event {
+        "event: done" => assert_eq!(data, tokens.len().to_string()),
+        _ => assert!(data.contains(r#""type":"rate_limit_exceeded","retry_after":"#), "{end}"),
+    }
+    (tokens.len() as u64, event.into())
+}
+
+/// The budget is that of a day, so that nothing refills.
+async fn assert_streams_share_a_budget(environment: &[(&str, &str)]) {
+    const BUDGET: u64 = 10_000;
+    let environment = [environment, &[("LIMIT", "10000/day"), ("PORT", "0")]].concat();
+    let example = Example::serve("llm_tokens", &environment).await;
+    // From 50 to 4,000 tokens.
+    let lengths = (0..100u64).map(|n| 50 + n * 37 % 100 * 3_950 / 99);
+    let chats = lengths.map(|tokens| {
+        let (example, path) = (&example, format!("/chat?tokens={tokens}"));
+        async move { (tokens, example.get_with(&path, "x-api-key", "key").await) }
+    });
+    let (mut used, mut ends) = (0, BTreeMap::<String, usize>::new());
+    for (wanted, response) in join_all(chats).await {
+        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+            *ends.entry("denied".into()).or_default() += 1;
+            continue;
+        }
+        assert_eq!(response.status(), StatusCode::OK);
+        let (tokens, end) = answer(response.body());
+        assert!(tokens <= wanted && (tokens == wanted) == (end == "event: done"), "{tokens} {end}");
+        used += tokens;
+        *ends.entry(end).or_default() += 1;
+    }
+    // A slice is taken before it is used, so none is too much.
+    assert!((BUDGET * 97 / 100..=BUDGET).contains(&used), "{used} of {BUDGET}: {ends:?}");
+    assert!(ends["event: error"] > 0 && ends["denied"] > 0, "{ends:?}");
+}
+
+#[tokio::test]
+async fn streams_of_tokens_use_the_budget_of_their_key_and_no_more() {
+    assert_streams_share_a_budget(&[]).await;
+    let server = Server::start().await;
+    assert_streams_share_a_budget(&[("REDIS_URL", &server.url())]).await;
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_pays_for_the_tokens_that_it_got() {
+    let environment = [("LIMIT", "1000/day"), ("PORT", "0")];
+    let example = Example::serve("llm_tokens", &environment).await;
+    let request = Request::get(format!("http://{}/chat?tokens=4000", example.address))
+        .header("x-api-key", "key");
+    let request = request.body(Full::default()).unwrap();
+    let mut body = example.client.request(request).await.unwrap().into_body();
+    let mut got = 0;
+    while got < 300 {
+        let frame = body.frame().await.unwrap().unwrap();
+        got += frame
+            .data_ref()
+            .map_or(0, |data| str::from_utf8(data).unwrap().matches("token").count());
+    }
+    drop(body);
+    let mut rest = 0;
+    wait_until("the rest of the budget is free", BOUND, async || {
+        let response = example.get_with("/chat?tokens=100", "x-api-key", "key").await;
+        let is_allowed = response.status() == StatusCode::OK;
+        rest += if is_allowed { answer(response.body()).0 } else { 0 };
+        !is_allowed
+    })
+    .await;
+    // The first slice of a request is whole, so fewer than 256 tokens are left.
+    let used = got as u64 + rest;
+    assert!((1_000 - 256..=1_000).contains(&used), "{got} and {rest}");
 }
 
 #[tokio::test]

@@ -119,6 +119,14 @@ impl Policy {
                 Self::MAX_LARGE
             ));
         }
+        let has = |kind: fn(&Quota) -> bool| self.quotas.iter().any(|(_, quota)| kind(quota));
+        if has(Quota::is_queue) && has(Quota::is_concurrent) {
+            errors.push(format!(
+                "policy `{}` has a queue and a concurrent quota: use a policy for each, because a check that waits in \
+                 a queue would hold its permit meanwhile",
+                self.name
+            ));
+        }
         for (index, (name, _)) in self.quotas().enumerate() {
             if let Some(error) = name_error("quota", name) {
                 errors.push(format!("policy `{}`: {error}", self.name));

@@ -483,6 +483,14 @@ impl Quota {
         matches!(self.kind, Kind::SlidingWindow(_) | Kind::ApproximateSlidingWindow)
     }
 
+    pub(crate) const fn is_queue(&self) -> bool {
+        matches!(self.kind, Kind::Queue(_))
+    }
+
+    pub(crate) const fn is_concurrent(&self) -> bool {
+        matches!(self.kind, Kind::Concurrent)
+    }
+
     pub(crate) const fn is_calendar(&self) -> bool {
         matches!(self.kind, Kind::FixedWindow(start) if !matches!(start, WindowStart::FirstCheck))
     }

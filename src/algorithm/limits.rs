@@ -73,15 +73,7 @@ impl Limits {
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
-        let limits = Self::of(quotas, infos);
-        if limits.has_queue && limits.has_holds {
-            return Err(ConfigError::new(format!(
-                "policy `{}` has a queue and a concurrent quota: use a policy for each, because a check that waits \
-                 in a queue would hold its permit meanwhile",
-                policy.name()
-            )));
-        }
-        Ok(limits)
+        Ok(Self::of(quotas, infos))
     }
 
     fn of(quotas: SmallVec<[Named; 1]>, infos: Arc<[QuotaInfo]>) -> Self {

@@ -45,10 +45,14 @@ ring@ = ring@ or sub(value, -size@)
 do
   local sum, rest, ended = 0, '', false
   for n = 1, #ring@, 28 do
-    local _, ends, call, permits = read('>dddI4', ring@, n)
+    local instance, ends, call, permits = read('>dddI4', ring@, n)
     if ends > now then sum = sum + permits else ended = true end
     -- Written so that NaN fails the test.
-    if not (ends >= 0 and ends % 1 == 0 and ends - now <= MAX_TICKS and call >= 0 and call <= MAX_TICKS) then
+    if not (
+      instance >= 0 and ends >= 0 and call >= 0
+      and instance % 1 + ends % 1 + call % 1 == 0
+      and math.max(instance, ends, call) <= 2 * MAX_TICKS
+    ) or permits > 0 and ends - now > MAX_TICKS then
       found = '-'
     end
   end

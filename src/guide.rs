@@ -59,6 +59,7 @@
 //! | instance | A process with an open store. (A second store in the process counts as another instance.) Instances with the same Redis and the same key prefix share their buckets. |
 //! | failure mode | The rule that decides checks while Redis fails. |
 //! | lease | Permits that an instance has taken from Redis in advance. With them it decides checks in memory. |
+//! | hold | Permits that are in use for as long as something runs, and are then given back. |
 //!
 //! # From memory to production
 //!
@@ -679,14 +680,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add futures-util`. If the maximum is too much to reserve, take permits for one block
-//! of tokens at a time, before the block is generated. Then a stream ends when the limit is reached:
+//! This recipe needs `cargo add futures-util`. A stream of 100 tokens keeps 4,000 from others while it runs. If that is
+//! too much, take the tokens in slices, each before it is generated. A [hold](crate::Limiter::hold) does that. It can be
+//! extended, and settled at the end:
 //!
 //! ```
 //! use fleetlimit::{Error, Limiter};
 //! use tokio::sync::mpsc;
 //!
-//! const BLOCK: u64 = 100;
+//! /// Larger slices take fewer calls, and keep more tokens from other streams.
+//! const SLICE: u64 = 100;
 //!
 //! async fn generate(
 //!     limiter: &Limiter,
@@ -694,19 +697,23 @@
 //!     tokens: impl Iterator<Item = String>,
 //!     client: mpsc::Sender<String>,
 //! ) -> Result<(), Error> {
-//!     let mut left = 0;
+//!     let hold = limiter.hold(tenant, SLICE).await?;
+//!     hold.decision().clone().ensure_allowed()?;
+//!     let (mut taken, mut sent) = (SLICE, 0);
 //!     for token in tokens {
-//!         if left == 0 {
-//!             limiter.check_cost(tenant, BLOCK).await?.ensure_allowed()?;
-//!             left = BLOCK;
+//!         if sent == taken {
+//!             // If this is denied, the stream ends. Its tokens were all sent.
+//!             hold.extend(SLICE).await?.ensure_allowed()?;
+//!             taken += SLICE;
 //!         }
-//!         left -= 1;
 //!         if client.send(token).await.is_err() {
 //!             break; // The client has disconnected.
 //!         }
+//!         sent += 1;
 //!     }
-//!     // What is left of the last block.
-//!     limiter.credit(tenant, left).await
+//!     // Gives back what is left of the last slice.
+//!     hold.settle(sent);
+//!     Ok(())
 //! }
 //! # use fleetlimit::{MemoryStore, Quota};
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -731,36 +738,43 @@
 //! # Ok(()) }
 //! ```
 //!
-//! If a block turns out to cost more than was taken, charge the rest with [`Limiter::charge`]. A charge is never
-//! denied, so a stream can exceed the limit by its charges.
+//! How much more than the limit can the streams of a key get?
+//!
+//! | the check takes | above the limit, at most | not used, at most |
+//! |---|---|---|
+//! | the maximum, and the rest is given back | nothing | the maximum for each stream that runs |
+//! | slices, each before it is generated | nothing | a slice for each stream that runs |
+//! | slices, each charged after it was generated | a slice for each stream that runs | nothing |
+//! | nothing, and all is charged at the end | all that runs | nothing |
+//!
+//! The example [`llm_tokens`] is a service that streams server-sent events. It takes slices, ends a stream with an error
+//! event when the budget is used up, settles what a client got that disconnects, and limits the number of streams.
+//! With 100 streams at once on a budget of 10,000 tokens, it sends at least 97% of them, and none above.
+//!
+//! If a slice turns out to cost more than was taken, settle the hold with the actual number. That charges the rest, which
+//! is never denied, so a stream can exceed the limit by it.
 //!
 //! # Requests in flight
 //!
-//! A quota counts requests over time, not those that are in progress. fleetlimit does not limit concurrent requests
-//! across instances. Within each process, tower can. Add tower's layer before the rate limit layer, so that a denied
-//! request takes no slot:
+//! A [concurrent](crate::Quota::concurrent) quota limits how many requests of a key run at a time, in all instances
+//! together. A layer with such a quota takes a permit for each request, and gives it back when the body of the response
+//! has ended, or when the client disconnects, also while the handler runs. It can be combined with other quotas:
 //!
 //! ```
-//! use axum::Router;
-//! use axum::error_handling::HandleErrorLayer;
-//! use axum::http::StatusCode;
-//! use axum::routing::get;
+//! use axum::{Router, routing::get};
 //! use fleetlimit::resolve::PeerIp;
-//! use fleetlimit::{Limiter, RateLimitLayer};
-//! use tower::limit::GlobalConcurrencyLimitLayer;
-//! use tower::{BoxError, ServiceBuilder};
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
-//! fn app(limiter: Limiter) -> Router {
-//!     let in_flight = ServiceBuilder::new()
-//!         .layer(HandleErrorLayer::new(async |_: BoxError| StatusCode::SERVICE_UNAVAILABLE))
-//!         // Without this, requests wait for a slot.
-//!         .load_shed()
-//!         // Not `ConcurrencyLimitLayer`, which axum would apply to each route on its own.
-//!         .layer(GlobalConcurrencyLimitLayer::new(100));
-//!     Router::new()
-//!         .route("/", get(async || "hello"))
-//!         .layer(in_flight)
-//!         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
+//! fn app() -> Result<Router, ConfigError> {
+//!     // Five exports at a time for each client, and 100 per minute.
+//!     let policy = Policy::new("exports")
+//!         .quota("in_flight", Quota::concurrent(5))
+//!         .quota("rate", Quota::per_minute(100));
+//!     // With several instances, a `RedisStore`.
+//!     let limiter = Limiter::new(MemoryStore::new(), policy)?;
+//!     Ok(Router::new()
+//!         .route("/export", get(async || "a,b,c\n"))
+//!         .layer(RateLimitLayer::new(limiter, PeerIp::new())))
 //! }
 //! # use axum::body::Body;
 //! # use axum::extract::connect_info::MockConnectInfo;
@@ -768,19 +782,57 @@
 //! # use tower::ServiceExt;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_hour(1))?;
 //! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
-//! # let app = app(limiter).layer(MockConnectInfo(client));
-//! # for status in [200, 429] {
-//! #     let request = Request::new(Body::empty());
-//! #     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+//! # let app = app()?.layer(MockConnectInfo(client));
+//! # let mut responses = Vec::new();
+//! # for status in [200, 200, 200, 200, 200, 429] {
+//! #     let request = Request::get("/export").body(Body::empty())?;
+//! #     let response = app.clone().oneshot(request).await?;
+//! #     assert_eq!(response.status(), status);
+//! #     responses.push(response);
 //! # }
+//! # assert!(!responses[5].headers().contains_key("retry-after"));
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add tower --features limit,load-shed`. A request frees its slot when the handler
-//! returns, before a streamed body is sent. To limit open streams, move the permit of a
-//! [`Semaphore`](tokio::sync::Semaphore) into the stream. A limit per client needs one semaphore per client.
+//! Outside of a layer, [`Limiter::hold`](crate::Limiter::hold) returns a guard, which gives the permit back when it is
+//! dropped:
+//!
+//! ```
+//! use fleetlimit::{Error, Limiter};
+//!
+//! async fn run_export(limiter: &Limiter, user: &str) -> Result<String, Error> {
+//!     let hold = limiter.hold(user, 1).await?;
+//!     hold.decision().clone().ensure_allowed()?;
+//!     let export = "a,b,c\n".to_owned(); // It takes a while.
+//!     drop(hold);
+//!     Ok(export)
+//! }
+//! # use fleetlimit::{MemoryStore, Quota};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(MemoryStore::new(), Quota::concurrent(1))?;
+//! # for _ in 0..3 { run_export(&limiter, "user:7").await?; }
+//! # Ok(()) }
+//! ```
+//!
+//! - **A request is one permit**, whatever its [cost](#cost). The cost is for the other quotas. A request that should
+//!   take more permits names the quota: `Costs::new(1).with("in_flight", 2)`.
+//! - **A denial has no `Retry-After`**, because nobody knows when a permit is given back. `RateLimit-Policy` says
+//!   `qu="concurrent-requests"`.
+//! - A handler finds the hold of its request in the extensions, as `Extension<Arc<Hold>>`. It can extend it, and settle
+//!   it before the body ends. With several layers, it is that of the innermost one.
+//! - **The handler of a WebSocket has to keep the hold.** A layer cannot see when an upgraded connection closes. So move
+//!   the `Arc<Hold>` into the task of the connection: see [WebSocket messages](#websocket-messages). If the handler does
+//!   not keep it, the connection does not count, and the log says so.
+//! - A service [that is not HTTP](crate::RateLimitLayer::with_errors) holds the permit until it has responded.
+//! - [`Limiter::check`](crate::Limiter::check) of such a policy is an error, because nobody would give the permit back.
+//! - If a process is killed, its permits are free after
+//!   [`RedisStore::hold_for`](crate::RedisStore::hold_for), 10 seconds by default. What can exceed the limit is in
+//!   [docs/exactness.md](https://docs.rs/crate/fleetlimit/latest/source/docs/exactness.md).
+//!
+//! A limit that each process enforces for itself, to protect its memory or its CPU, needs no shared permits: use tower's
+//! `GlobalConcurrencyLimitLayer` with `load_shed`, or a [`Semaphore`](tokio::sync::Semaphore).
 //!
 //! # Algorithms
 //!
@@ -798,6 +850,7 @@
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
 //! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a period is divided into segments, and a permit comes back up to one segment late |
 //! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | little memory, if about `n` is exact enough |
+//! | [concurrent](crate::Quota::concurrent) | any number, of which `n` are held at a time | [requests in flight](#requests-in-flight); there is no period |
 //!
 //! The plot shows one series of requests, and which of them each algorithm admits, with 10 permits per 5 seconds:
 //!
@@ -1323,7 +1376,25 @@
 //! handler reads nothing, and so the client cannot send much more.
 //!
 //! [`cost_by_response`] cannot charge for a WebSocket. The response that opens it has no body, so its cost is
-//! settled at once. Nor does a WebSocket count as a [request in flight](#requests-in-flight).
+//! settled at once. To count it as a [request in flight](#requests-in-flight) while it is open, take the hold from the
+//! extensions of the request, and move it into the closure of `on_upgrade`:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use axum::Extension;
+//! use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+//! use axum::response::Response;
+//! use fleetlimit::Hold;
+//!
+//! async fn chat(upgrade: WebSocketUpgrade, Extension(hold): Extension<Arc<Hold>>) -> Response {
+//!     upgrade.on_upgrade(async move |socket| {
+//!         serve(socket).await;
+//!         drop(hold);
+//!     })
+//! }
+//! # async fn serve(_: WebSocket) {}
+//! # axum::Router::<()>::new().route("/chat", axum::routing::any(chat));
+//! ```
 //!
 //! # gRPC
 //!
@@ -1739,10 +1810,11 @@
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
 //! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], or if its costs name an unknown quota. In both cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`, `lease`. |
-//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
+//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`, `not_held` (of a policy with a [concurrent quota](#requests-in-flight), without a hold). |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.lease.permits` | counter | {permit} | `fleetlimit.policy`, `fleetlimit.lease.event` | Permits of [leases](#hot-keys-and-distant-servers). The event is `leased` when they are taken. When the lease ends, each permit is counted once more: as `used`, as `returned` (given back, or already refilled), or as `lost` (neither used nor given back, for example because Redis failed or the key was reset). With several quotas, only the largest amount is counted. |
+//! | `fleetlimit.permits.held` | gauge | {permit} | `fleetlimit.policy` | Permits of [concurrent quotas](#requests-in-flight) that this process holds, of all keys together: of a layer, the requests in flight. It exists once a permit was held. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits that were taken locally while Redis failed, and that Redis might never charge: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
@@ -1834,6 +1906,7 @@
 //! [`lease`]: crate::LimiterBuilder::lease
 //! [`Limiter::reset`]: crate::Limiter::reset
 //! [`production`]: https://docs.rs/crate/fleetlimit/latest/source/examples/production.rs
+//! [`llm_tokens`]: https://docs.rs/crate/fleetlimit/latest/source/examples/llm_tokens.rs
 //! [docs/operations.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/operations.md
 //! [docs/runbook.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/runbook.md
 //! [docs/messages.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/messages.md

@@ -487,7 +487,8 @@ impl Quota {
         matches!(self.kind, Kind::Queue(_))
     }
 
-    pub(crate) const fn is_concurrent(&self) -> bool {
+    /// Returns true if it is [`concurrent`](Self::concurrent).
+    pub const fn is_concurrent(&self) -> bool {
         matches!(self.kind, Kind::Concurrent)
     }
 

@@ -577,6 +577,12 @@ impl Limits {
         self.has_holds
     }
 
+    /// Gives back all permits of the quotas whose permits are not held.
+    pub(crate) fn refill(&self) -> Adjustment {
+        let of = |quota: &Named| if quota.limit.is_held() { 0 } else { i64::MIN };
+        self.quotas.iter().map(of).collect()
+    }
+
     /// Returns a number of permits of each quota whose permits are held, and 0 of the others.
     pub(crate) fn held_of(&self, permits: impl Fn(usize) -> u64) -> Permits {
         let of = |(index, quota): (usize, &Named)| match quota.limit.is_held() {
@@ -597,7 +603,6 @@ impl Limits {
     }
 
     /// Returns the identities of the quotas, in their order.
-    #[cfg(feature = "redis")]
     pub(crate) fn ids(&self) -> impl Iterator<Item = QuotaId> {
         self.quotas.iter().map(|quota| quota.id)
     }

@@ -172,6 +172,13 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         let checking = Checking { head, key, revision };
         match decision {
             Ok(decision) => {
+                // Before the application is told, which may panic: what a hold has taken must be given back.
+                if let Some(settlement) = &mut settlement
+                    && wait.is_none()
+                    && decision.is_allowed()
+                {
+                    settlement.allowed(&decision);
+                }
                 layer.observe(&checking, &decision);
                 if let Some(wait) = wait {
                     let service = give_up(service);
@@ -179,9 +186,6 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let (request, layer) = (request.take(), layer.clone());
                     Self::Waiting { delayed, request, settlement, service, layer }
                 } else if decision.is_allowed() {
-                    if let Some(settlement) = &mut settlement {
-                        settlement.allowed(&decision);
-                    }
                     let context = layer.allow(revision, decision, head, settlement);
                     Self::call(request, Some(context), service)
                 } else {

@@ -77,7 +77,7 @@ pub use error_response::{Cause, ErrorContext};
 pub use future::{ErrorFuture, ResponseFuture};
 pub use headers::HeaderStyle;
 pub use http_options::Http;
-pub use placement::{DecisionPlacement, decisions};
+pub use placement::{DecisionPlacement, decisions, holds};
 pub use rate_limit_layer::{Checked, Errors, RateLimitLayer};
 pub use service::RateLimit;
 pub use settlement::Sent;

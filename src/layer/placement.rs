@@ -1,8 +1,10 @@
-//! Where handlers and middleware find decisions: in the extensions of requests and responses.
+//! Where handlers and middleware find decisions and holds: in the extensions of requests and responses.
+
+use std::sync::Arc;
 
 use http::Extensions;
 
-use crate::Decision;
+use crate::{Decision, Hold};
 
 /// The extensions into which a layer puts its [`Decision`]: see
 /// [`RateLimitLayer::decision_in`](crate::RateLimitLayer::decision_in).
@@ -49,16 +51,45 @@ impl DecisionPlacement {
 /// }
 /// ```
 pub fn decisions(extensions: &Extensions) -> impl Iterator<Item = &Decision> {
-    let earlier = extensions.get::<Earlier>().into_iter().flat_map(|earlier| &earlier.0);
+    let earlier = extensions.get::<Earlier<Decision>>().into_iter().flat_map(|earlier| &earlier.0);
     earlier.chain(extensions.get::<Decision>())
 }
 
-/// All but the last decision. Kept apart, so that a single one costs nothing more.
-#[derive(Clone, Default)]
-struct Earlier(Vec<Decision>);
+/// The holds of all layers whose policies have a [concurrent quota](crate::Quota::concurrent), in the order in which they
+/// were inserted into the extensions of a request: the outermost layer's first. `axum::Extension<Arc<Hold>>` is the last.
+///
+/// ```
+/// use std::sync::Arc;
+/// use axum::extract::Request;
+/// use fleetlimit::Hold;
+/// use fleetlimit::layer::holds;
+///
+/// /// The handler of a connection that is upgraded keeps all of them.
+/// async fn handler(request: Request) {
+///     let holds: Vec<Arc<Hold>> = holds(request.extensions()).cloned().collect();
+///     tokio::spawn(async move {
+///         // The connection is served here.
+///         drop(holds);
+///     });
+/// }
+/// ```
+pub fn holds(extensions: &Extensions) -> impl Iterator<Item = &Arc<Hold>> {
+    let earlier = extensions.get::<Earlier<Arc<Hold>>>().into_iter();
+    earlier.flat_map(|earlier| &earlier.0).chain(extensions.get::<Arc<Hold>>())
+}
 
-pub(super) fn insert(extensions: &mut Extensions, decision: Decision) {
-    if let Some(previous) = extensions.insert(decision) {
-        extensions.get_or_insert_default::<Earlier>().0.push(previous);
+/// All but the last of several values. Kept apart, so that a single one costs nothing more.
+#[derive(Clone)]
+struct Earlier<T>(Vec<T>);
+
+impl<T> Default for Earlier<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+pub(super) fn insert<T: Clone + Send + Sync + 'static>(extensions: &mut Extensions, value: T) {
+    if let Some(previous) = extensions.insert(value) {
+        extensions.get_or_insert_default::<Earlier<T>>().0.push(previous);
     }
 }

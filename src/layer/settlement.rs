@@ -15,6 +15,7 @@ use http::response::Parts;
 use http::{Extensions, Method, StatusCode, request};
 use tokio::time::Instant;
 
+use super::placement;
 use crate::charge::Charge;
 use crate::limiter::{HeldRevision, Taken, TakenPermits};
 use crate::log_throttle::LogThrottle;
@@ -163,7 +164,7 @@ impl Settlement {
         if let Some(charged) = &mut self.charged
             && let Some(hold) = charged.held()
         {
-            request.extensions.insert(hold.clone());
+            placement::insert(&mut request.extensions, hold.clone());
             charged.is_connect = request.method == Method::CONNECT;
         }
     }

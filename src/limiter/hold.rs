@@ -9,12 +9,13 @@ use std::fmt;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::check::{CheckState, unknown_quota};
 use super::taken::Taken;
 use super::{Limiter, Revision, RevisionRef};
-use crate::algorithm::Permits;
+use crate::algorithm::QuotaId;
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source, cooperation};
 
@@ -46,7 +47,7 @@ struct HeldParts {
     /// The latest is the last.
     parts: Vec<Part>,
     /// The permits of earlier checks that cannot be given back, of each quota.
-    used: Permits,
+    used: SmallVec<[(QuotaId, u64); 1]>,
 }
 
 /// A check that has taken permits.
@@ -132,9 +133,23 @@ impl Part {
             Source::FailureMode => Some(Self { taken, charge: Charge::Same(0) }),
             _ => {
                 taken.decided(decision);
-                Some(Self { taken, charge })
+                let part = Self { taken, charge };
+                part.taken.metrics().held(part.held());
+                Some(part)
             }
         }
+    }
+
+    /// Returns what it has taken of a quota.
+    fn charged(&self, id: QuotaId) -> u64 {
+        let quota = self.taken.whole().ids().position(|other| other == id);
+        quota.map_or(0, |quota| self.charge.of(quota))
+    }
+
+    /// Returns the number of permits that it holds, of all quotas together.
+    fn held(&self) -> i64 {
+        let held = self.taken.whole().held_of(|quota| self.charge.of(quota));
+        held.into_iter().sum::<u64>().try_into().unwrap_or(i64::MAX)
     }
 }
 
@@ -248,38 +263,49 @@ impl Hold {
 impl HeldParts {
     fn of(first: Option<Part>) -> Mutex<Parts> {
         let parts = first.into_iter().collect();
-        Mutex::new(Parts::Held(Self { parts, used: Permits::new() }))
+        Mutex::new(Parts::Held(Self { parts, used: SmallVec::new() }))
     }
 
     fn push(&mut self, part: Part) {
         self.parts.push(part);
-        if self.parts.len() > MAX_PARTS && self.parts[0].taken.is_alike(&self.parts[1].taken) {
-            let Part { taken, charge } = self.parts.remove(0);
+        let is_alike = |pair: &[Part]| pair[0].taken.is_alike(&pair[1].taken);
+        if self.parts.len() > MAX_PARTS
+            && let Some(index) = self.parts.windows(2).position(is_alike)
+        {
+            let Part { taken, charge } = self.parts.remove(index);
             let returnable = taken.returnable(&charge);
-            let next = &mut self.parts[0].charge;
+            let next = &mut self.parts[index].charge;
             let sum =
                 |(quota, returnable): (usize, &u64)| next.of(quota).saturating_add(*returnable);
             *next = Charge::Each(returnable.iter().enumerate().map(sum).collect());
-            self.used.resize(returnable.len(), 0);
-            for (quota, (used, returnable)) in self.used.iter_mut().zip(returnable).enumerate() {
-                *used = used.saturating_add(charge.of(quota).saturating_sub(returnable));
+            for (quota, (id, returnable)) in taken.whole().ids().zip(returnable).enumerate() {
+                let used = charge.of(quota).saturating_sub(returnable);
+                match self.used.iter_mut().find(|(other, _)| *other == id) {
+                    Some((_, sum)) => *sum = sum.saturating_add(used),
+                    None => self.used.push((id, used)),
+                }
             }
         }
     }
 
-    /// Replaces the sum of all charges by the actual cost. What is given back is of the latest checks.
+    /// Replaces the sum of all charges by the actual cost, of the quotas of the latest check. What is given back is of
+    /// the latest checks.
     fn settle(self, actual: &Charge) {
         let Self { parts, used } = self;
-        let quotas = parts.iter().map(|part| part.taken.whole().len()).max().unwrap_or(0);
-        let difference = |quota| {
-            let used = used.get(quota).copied().unwrap_or(0);
-            let charges = parts.iter().map(|part| part.charge.of(quota));
-            let charged = charges.fold(used, u64::saturating_add);
-            (charged.saturating_sub(actual.of(quota)), actual.of(quota).saturating_sub(charged))
+        let Some(last) = parts.last() else { return };
+        let difference = |(quota, id): (usize, QuotaId)| {
+            let used = used.iter().find(|(other, _)| *other == id).map_or(0, |(_, used)| *used);
+            let charged = parts.iter().map(|part| part.charged(id)).fold(used, u64::saturating_add);
+            let actual = actual.of(quota);
+            (id, charged.saturating_sub(actual), actual.saturating_sub(charged))
         };
-        let mut differences: Vec<_> = (0..quotas).map(difference).collect();
+        let mut differences: Vec<_> =
+            last.taken.whole().ids().enumerate().map(difference).collect();
         replace(parts, |part, quota| {
-            let (charge, (excess, missing)) = (part.charge.of(quota), &mut differences[quota]);
+            let (id, charge) = (part.taken.whole().ids().nth(quota), part.charge.of(quota));
+            let known = differences.iter_mut().find(|(other, ..)| Some(*other) == id);
+            // An update has removed the quota.
+            let Some((_, excess, missing)) = known else { return charge };
             let less = charge.min(*excess);
             *excess -= less;
             (charge - less).saturating_add(mem::take(missing))
@@ -292,6 +318,7 @@ impl HeldParts {
 fn replace(parts: Vec<Part>, mut actual: impl FnMut(&Part, usize) -> u64) {
     let mut sum = None::<(Taken, Adjustment)>;
     for part in parts.into_iter().rev() {
+        part.taken.metrics().held(-part.held());
         let limits = part.taken.whole();
         let costs = (0..limits.len()).map(|quota| actual(&part, quota)).collect();
         let costs = limits.without_held(&Charge::Each(costs));

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{HeldRevision, Limiter};
 use crate::algorithm::{Limits, Permits};
 use crate::charge::{Adjustment, Charge, Cost, Left};
+use crate::metrics::PolicyMetrics;
 use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.
@@ -72,6 +73,10 @@ impl Taken {
 
     pub(crate) fn policy_name(&self) -> &str {
         self.limiter.held(&self.revision).policy().name()
+    }
+
+    pub(super) fn metrics(&self) -> &PolicyMetrics {
+        &self.limiter.inner.settings.metrics
     }
 
     pub(super) fn whole(&self) -> &Limits {

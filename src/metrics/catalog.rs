@@ -57,6 +57,11 @@ impl InstrumentGroup for PolicyInstruments {
             "fleetlimit.charges.forgiven",
             "Permits that were not charged, because the key already owed as much as it can",
         );
+        self.held.register(
+            &registration,
+            "fleetlimit.permits.held",
+            "Permits that are held, such as those of requests in flight",
+        );
         for (kind, counter) in iter::zip(LeasedPermits::ALL, &self.leases) {
             let kind = Label::new("fleetlimit.lease.event", kind.name());
             counter.register(

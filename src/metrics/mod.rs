@@ -13,7 +13,7 @@
 //! Metrics are registered at their first use, because applications often make a limiter before they install a
 //! recorder. → `tests/it/metrics.rs`
 
-// Without `metrics` nothing reads the labels, and only Redis has gauges.
+// Without `metrics` nothing reads the labels, and Redis has most of the events.
 #![cfg_attr(not(all(feature = "metrics", feature = "redis")), allow(dead_code))]
 
 #[cfg(feature = "metrics")]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::instruments::{Counter, Histogram};
+use super::instruments::{Counter, Gauge, Histogram};
 use crate::{Error, ErrorKind, Source, verdict};
 
 /// The measurements of the checks of a policy. Clones share them.
@@ -20,6 +20,8 @@ pub(super) struct PolicyInstruments {
     pub(super) repairs: Counter,
     pub(super) uncharged: Counter,
     pub(super) forgiven: Counter,
+    /// The permits that are held.
+    pub(super) held: Gauge,
     /// The permits of leases, by [event](LeasedPermits).
     pub(super) leases: [Counter; LeasedPermits::ALL.len()],
     #[cfg(test)]
@@ -82,6 +84,13 @@ impl PolicyMetrics {
     /// Counts permits that were not charged, because the key owed too much already.
     pub(crate) fn forgiven(&self, permits: u64) {
         self.0.forgiven.add(permits, &*self.0);
+    }
+
+    /// Counts permits that are held from now on or, if the number is negative, no longer.
+    pub(crate) fn held(&self, permits: i64) {
+        if permits != 0 {
+            self.0.held.add(permits, &*self.0);
+        }
     }
 }
 

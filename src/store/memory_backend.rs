@@ -101,7 +101,12 @@ impl Backend for MemoryBackend {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        self.memory.fill(self.policy, key);
+        let limits = &self.spec.limits;
+        match limits.has_holds() {
+            // What is held is still held, and given back later.
+            true => drop(self.verdict(key, &Op::Adjust(limits.refill()))),
+            false => self.memory.fill(self.policy, key),
+        }
         Box::pin(std::future::ready(Ok(())))
     }
 

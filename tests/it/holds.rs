@@ -307,6 +307,67 @@ async fn a_hold_ends_once_and_settles_what_it_has_taken() {
     }
 }
 
+/// Otherwise giving back would free a permit that another holds.
+#[tokio::test]
+async fn a_reset_keeps_what_is_held() {
+    let server = Server::start().await;
+    let limiters = [
+        test_limiter(store(&server.url()), with_rate(2)),
+        test_limiter(MemoryStore::new(), with_rate(2)),
+    ];
+    for limiter in limiters {
+        let first = limiter.hold("key", 500).await.unwrap();
+        limiter.reset("key").await.unwrap();
+        let rate = limiter.peek("key").await.unwrap().quotas().last().unwrap().remaining();
+        assert_eq!(rate, 1_000_000);
+        wait_until_held(&limiter, 1).await;
+        let second = limiter.hold("key", 1).await.unwrap();
+        assert!(second.decision().is_allowed());
+        assert!(limiter.hold("key", 1).await.unwrap().decision().is_denied());
+        drop(first);
+        wait_until_held(&limiter, 1).await;
+        drop(second);
+        wait_until_held(&limiter, 0).await;
+    }
+}
+
+/// The policies in force have quotas with other names, and other numbers.
+#[tokio::test]
+async fn what_is_held_before_an_update_is_given_back_after_it() {
+    let server = Server::start().await;
+    // Nothing refills.
+    let daily = |limit| Quota::per_day(limit).fixed_window();
+    let with_rate = || policy(5).quota("rate", daily(1_000_000));
+    let limiters = [
+        test_limiter(store(&server.url()), with_rate()),
+        test_limiter(MemoryStore::new(), with_rate()),
+    ];
+    let observer = test_limiter(store(&server.url()), with_rate());
+    for (is_memory, limiter) in limiters.into_iter().enumerate() {
+        let observer = if is_memory == 1 { &limiter } else { &observer };
+        let old = limiter.hold("key", 100).await.unwrap();
+        let other = Policy::new("exports").quota("other", Quota::concurrent(3));
+        limiter.update(other.quota("rate", daily(2_000_000))).unwrap();
+        let new = limiter.hold("key", 1).await.unwrap();
+        assert!(old.extend(50).await.unwrap().is_allowed());
+        if is_memory == 0 {
+            // Both are renewed.
+            let start = Instant::now();
+            while start.elapsed() < 2 * HOLD_FOR {
+                assert_eq!(held(observer).await, 1, "after {:?}", start.elapsed());
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        old.settle(30);
+        limiter.update(with_rate()).unwrap();
+        wait_until_held(observer, 0).await;
+        drop(new);
+        let rate =
+            async || observer.peek("key").await.unwrap().quotas().last().unwrap().remaining();
+        wait_until("the rate is settled", BOUND, async || rate().await == 999_969).await;
+    }
+}
+
 /// Or a long stream would take more and more memory.
 #[tokio::test]
 async fn a_hold_that_is_extended_often_settles_what_it_has_taken() {

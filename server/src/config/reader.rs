@@ -246,6 +246,13 @@ impl<'a> Reader<'a> {
             let mut policy = Policy::new(name.value.clone());
             for (quota_name, text) in quotas {
                 match text.value.parse::<Quota>() {
+                    Ok(quota) if quota.is_concurrent() => {
+                        let message = format!(
+                            "`{quota}` limits requests in flight, but gateways do not report when a request has ended: \
+                             use a rate here, and a layer of the library in the service for requests in flight"
+                        );
+                        self.errors.add(&self.name, text.referenced, message);
+                    }
                     Ok(quota) => policy = policy.quota(quota_name.value.clone(), quota),
                     Err(error) => {
                         let is_fraction = text.value.contains('.');

@@ -1,6 +1,7 @@
 //! The keys of which this process holds permits, and the calls about them.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -55,18 +56,19 @@ impl Holds {
         charge: &Charge,
         waker: &Waker,
     ) -> (Arc<HeldKey>, CheckId) {
-        self.start_renewal();
         let (now, runtime) = (Instant::now(), Handle::try_current().ok());
         let runtime = runtime.map(|runtime| runtime.id());
+        let deadline = now + policy.timeout;
         let (key, (id, next, is_first)) = self.with(policy, key, |state| {
             let id = state.add(policy, charge, now, runtime, waker);
             let next = state.begin(self.next_number(), now);
-            // The call before it may take as long as this check.
-            let is_first = next.is_none() && state.arm();
-            (id, next, is_first)
+            // Otherwise its own call fails in time.
+            let is_timed = next.as_ref().is_some_and(|next| next.policy.timeout <= policy.timeout);
+            (id, next, !is_timed && state.arm(deadline))
         });
+        self.start_renewal();
         if is_first {
-            timer::arm(now + policy.timeout, key.timer());
+            timer::arm(deadline, key.timer());
         }
         if let Some(next) = next {
             self.send(&key, next);
@@ -83,8 +85,7 @@ impl Holds {
     ) -> (Arc<HeldKey>, T) {
         let id = HoldId { policy: policy.states.policy(), key: key.clone() };
         loop {
-            let held =
-                self.keys().entry(id.clone()).or_insert_with(|| self.new_key(policy, key)).clone();
+            let held = self.keys().entry(id.clone()).or_insert_with(|| self.new_key(key)).clone();
             let mut state = held.state();
             // It may have been removed since it was found.
             if !state.is_removed() {
@@ -95,8 +96,8 @@ impl Holds {
         }
     }
 
-    fn new_key(self: &Arc<Self>, policy: &Arc<RedisPolicy>, key: &Key) -> Arc<HeldKey> {
-        let state = Mutex::new(KeyHolds::new(policy, Instant::now()));
+    fn new_key(self: &Arc<Self>, key: &Key) -> Arc<HeldKey> {
+        let state = Mutex::new(KeyHolds::new(Instant::now()));
         Arc::new(HeldKey { key: key.clone(), holds: Arc::downgrade(self), state })
     }
 
@@ -133,7 +134,7 @@ impl Holds {
 
     /// Gives back what an adjustment has of permits that are held. Returns the rest of it.
     pub(crate) fn adjust(
-        &self,
+        self: &Arc<Self>,
         policy: &Arc<RedisPolicy>,
         key: &Key,
         adjustment: &Adjustment,
@@ -144,6 +145,8 @@ impl Holds {
         {
             key.state().give_back(policy, |quota| returned.get(quota).copied().unwrap_or(0));
             self.send_next(&key);
+            // Its runtime may have ended.
+            self.start_renewal();
         }
         let is_held = policy.limits.held_of(|_| 1);
         let rest = |(quota, is_held): (usize, &u64)| match is_held {
@@ -161,16 +164,16 @@ impl Holds {
         key: &Key,
         charge: &Charge,
     ) -> Verdict {
-        self.start_renewal();
         let (_, verdict) = self.with(policy, key, |state| {
             let held = state.held_under(policy);
             let op = Op::Hold(HoldOp::new(self.next_number(), held, vec![charge.clone()]));
             let verdict = local.decide(key, &op);
             if verdict.is_allowed() {
-                state.count_local(policy, |quota| charge.of(quota));
+                state.count_local(policy, |quota| charge.of(quota), Instant::now());
             }
             verdict
         });
+        self.start_renewal();
         verdict
     }
 
@@ -190,12 +193,12 @@ impl Holds {
         }
     }
 
-    /// Renews what is held of a key, unless a call is in flight.
-    pub(super) fn renew(&self, key: &Arc<HeldKey>) {
-        let next = key.state().renew(self.next_number(), Instant::now());
-        if let Some(next) = next {
-            self.send(key, next);
-        }
+    /// Renews what is held of a key, unless a call is in flight. Returns the number of the call.
+    pub(super) fn renew(&self, key: &Arc<HeldKey>) -> Option<u64> {
+        let next = key.state().renew(self.next_number(), Instant::now())?;
+        let number = next.op.number();
+        self.send(key, next);
+        Some(number)
     }
 
     fn send(&self, key: &Arc<HeldKey>, NextCall { policy, op }: NextCall) {
@@ -213,8 +216,8 @@ impl Holds {
 
     /// Removes the keys of which nothing is held or wanted. Returns true if none is left.
     pub(super) fn remove_idle(&self) -> bool {
-        let mut keys = self.keys();
-        keys.retain(|_, key| !key.state().remove_if_idle());
+        let (mut keys, now) = (self.keys(), Instant::now());
+        keys.retain(|_, key| !key.state().remove_if_idle(now, self.lifetime));
         keys.is_empty()
     }
 
@@ -255,9 +258,12 @@ impl HeldKey {
             wakers.extend(unsent);
         }
         wake(wakers);
-        if is_sent_here && let Some(holds) = self.holds.upgrade() {
+        let Some(holds) = self.holds.upgrade() else { return };
+        if is_sent_here {
             holds.send_next(self);
         }
+        // It may have ended, or its runtime, since the check was added.
+        holds.start_renewal();
     }
 }
 
@@ -282,5 +288,8 @@ impl Timer for HeldKey {
 }
 
 fn wake(wakers: Wakers) {
-    wakers.into_iter().for_each(Waker::wake);
+    for waker in wakers {
+        // A waker of another crate may panic. The other checks must be woken all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
 }

@@ -1,9 +1,10 @@
 //! What this process holds of one key, and the checks that want more.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -31,21 +32,30 @@ pub(super) type Wakers = SmallVec<[Waker; 4]>;
 pub(super) struct KeyHolds {
     /// The permits that are held of each quota. More than one revision of the policy may have taken them.
     held: SmallVec<[(QuotaId, u64); 1]>,
-    /// The policy of the latest call, which renews what is held.
-    policy: Arc<RedisPolicy>,
+    /// The policies whose calls say what is held. There are several if an update has changed the names of quotas.
+    statements: SmallVec<[Statement; 1]>,
     checks: HashMap<CheckId, WaitingCheck, RandomState>,
     latest: CheckId,
     /// The checks of the next calls, in order of arrival. Some may be gone.
     unsent: VecDeque<CheckId>,
     call: Option<CallInFlight>,
+    /// The time of the latest call that the server may have executed.
+    last_call: Instant,
+    /// The time at which a timer will fail the checks that are late.
+    timer: Option<Instant>,
+    /// True if the key is not in the table any more.
+    is_removed: bool,
+}
+
+/// What the server knows about the quotas of a policy.
+#[derive(Debug)]
+struct Statement {
+    /// The latest one with quotas of these names.
+    policy: Arc<RedisPolicy>,
     /// True if the latest call says how many permits are held, and has not failed.
     is_stated: bool,
     /// The time at which the latest call was sent that has succeeded.
     stated_at: Instant,
-    /// True if a timer will fail the checks that are late.
-    is_timer_armed: bool,
-    /// True if the key is not in the table any more.
-    is_removed: bool,
 }
 
 /// A check that wants permits.
@@ -71,6 +81,9 @@ struct CallInFlight {
     op: HoldOp,
     checks: Vec<CheckId>,
     sent_at: Instant,
+    policy: Arc<RedisPolicy>,
+    /// True if the server knew before the call what it says.
+    was_stated: bool,
     /// The place of its result, once it has joined a queue, or the reason why it could not.
     started: Option<Result<StartedCall, Error>>,
 }
@@ -90,17 +103,16 @@ pub(super) struct NextCall {
 }
 
 impl KeyHolds {
-    pub(super) fn new(policy: &Arc<RedisPolicy>, now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             held: SmallVec::new(),
-            policy: policy.clone(),
+            statements: SmallVec::new(),
             checks: HashMap::default(),
             latest: 0,
             unsent: VecDeque::new(),
             call: None,
-            is_stated: true,
-            stated_at: now,
-            is_timer_armed: false,
+            last_call: now,
+            timer: None,
             is_removed: false,
         }
     }
@@ -134,15 +146,15 @@ impl KeyHolds {
             return None;
         }
         let (mut ids, mut charges) = (Vec::new(), Vec::new());
+        let mut policy = None::<Arc<RedisPolicy>>;
         while let Some(id) = self.unsent.front().copied()
             && ids.len() < MAX_CHECKS
         {
             if let Some(check) = self.checks.get_mut(&id)
                 && matches!(check.progress, Progress::Unsent)
             {
-                if ids.is_empty() {
-                    self.policy = check.policy.clone();
-                } else if !self.policy.is_same(&check.policy) {
+                let policy = policy.get_or_insert_with(|| check.policy.clone());
+                if !policy.is_same(&check.policy) {
                     break;
                 }
                 check.progress = Progress::Sent;
@@ -151,10 +163,34 @@ impl KeyHolds {
             }
             self.unsent.pop_front();
         }
-        if ids.is_empty() && self.is_stated {
-            return None;
-        }
-        Some(self.begin_call(number, ids, charges, now))
+        let unstated = || self.statements.iter().find(|statement| !statement.is_stated);
+        let policy = policy.or_else(|| unstated().map(|statement| statement.policy.clone()))?;
+        let op = HoldOp::new(number, self.held_under(&policy), charges);
+        let statement = self.statement(&policy, now);
+        let was_stated = mem::replace(&mut statement.is_stated, true);
+        let call = CallInFlight {
+            op: op.clone(),
+            checks: ids,
+            sent_at: now,
+            policy: policy.clone(),
+            was_stated,
+            started: None,
+        };
+        self.call = Some(call);
+        Some(NextCall { policy, op })
+    }
+
+    /// Returns the statement about the quotas of a policy, from now on with its numbers.
+    fn statement(&mut self, policy: &Arc<RedisPolicy>, now: Instant) -> &mut Statement {
+        let known = self.statements.iter().position(|statement| statement.is_about(policy));
+        let index = known.unwrap_or_else(|| {
+            let policy = policy.clone();
+            self.statements.push(Statement { policy, is_stated: true, stated_at: now });
+            self.statements.len() - 1
+        });
+        let statement = &mut self.statements[index];
+        statement.policy = policy.clone();
+        statement
     }
 
     /// Returns a call that renews what is held, unless one is in flight.
@@ -162,21 +198,13 @@ impl KeyHolds {
         if self.call.is_some() {
             return None;
         }
-        self.is_stated = false;
+        self.changed();
         self.begin(number, now)
     }
 
-    fn begin_call(
-        &mut self,
-        number: u64,
-        checks: Vec<CheckId>,
-        charges: Vec<Charge>,
-        now: Instant,
-    ) -> NextCall {
-        let op = HoldOp::new(number, self.held_under(&self.policy), charges);
-        self.is_stated = true;
-        self.call = Some(CallInFlight { op: op.clone(), checks, sent_at: now, started: None });
-        NextCall { policy: self.policy.clone(), op }
+    /// The server does not know what is held.
+    fn changed(&mut self) {
+        self.statements.iter_mut().for_each(|statement| statement.is_stated = false);
     }
 
     /// Notes that a call has joined a queue, or could not.
@@ -190,14 +218,19 @@ impl KeyHolds {
 
     /// Ends the call in flight if it has a result.
     pub(super) fn land(&mut self) -> Option<Landed> {
-        let result = match self.call.as_ref()?.started.as_ref()? {
-            Ok(started) => started.result()?.map(drop),
-            Err(error) => Err(error.clone()),
+        let (result, was_sent) = match self.call.as_ref()?.started.as_ref()? {
+            Ok(started) => started.result()?,
+            Err(error) => (Err(error.clone()), false),
         };
-        let CallInFlight { op, checks, sent_at, .. } = self.call.take()?;
+        let result = result.map(drop);
+        let CallInFlight { op, checks, sent_at, policy, was_stated, .. } = self.call.take()?;
+        if was_sent {
+            self.last_call = sent_at;
+        }
+        let statement = self.statement(&policy, sent_at);
         match &result {
-            Ok(()) => self.stated_at = sent_at,
-            Err(_) => self.is_stated = false,
+            Ok(()) => statement.stated_at = sent_at,
+            Err(_) => statement.is_stated &= was_stated && !was_sent,
         }
         let mut wakers = Wakers::new();
         for (index, id) in checks.into_iter().enumerate() {
@@ -222,7 +255,8 @@ impl KeyHolds {
                     }
                 }
                 // Nobody waits for it any more, so what it has taken is not held.
-                None => self.is_stated &= !is_allowed,
+                None if is_allowed => self.changed(),
+                None => {}
             }
         }
         Some(Landed { is_ok: result.is_ok(), wakers })
@@ -251,7 +285,9 @@ impl KeyHolds {
     ) -> Poll<Result<Verdict, Error>> {
         let Some(check) = self.checks.get_mut(&id) else { return Poll::Pending };
         if !matches!(check.progress, Progress::Done(_)) {
-            check.waker.clone_from(cx.waker());
+            if !check.waker.will_wake(cx.waker()) {
+                check.waker.clone_from(cx.waker());
+            }
             return Poll::Pending;
         }
         match self.checks.remove(&id).map(|check| check.progress) {
@@ -277,9 +313,13 @@ impl KeyHolds {
         }
     }
 
-    /// Returns true if a timer has to be armed for the checks that wait.
-    pub(super) fn arm(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_timer_armed, true)
+    /// Returns true if a timer has to be armed for a check that waits.
+    pub(super) fn arm(&mut self, deadline: Instant) -> bool {
+        let is_first = self.timer.is_none_or(|timer| deadline < timer);
+        if is_first {
+            self.timer = Some(deadline);
+        }
+        is_first
     }
 
     /// Fails the checks whose deadline has passed. Returns the next deadline, and the tasks to wake.
@@ -289,6 +329,10 @@ impl KeyHolds {
         error: impl Fn(&RedisPolicy) -> Error,
     ) -> (Option<Instant>, Wakers) {
         let (mut next, mut wakers) = (None::<Instant>, Wakers::new());
+        if self.timer.is_none_or(|timer| now < timer) {
+            // There is an earlier timer by now, or a later one.
+            return (None, wakers);
+        }
         for check in self.checks.values_mut() {
             if matches!(check.progress, Progress::Done(_)) {
                 continue;
@@ -300,7 +344,7 @@ impl KeyHolds {
                 next = Some(next.map_or(check.deadline, |next| next.min(check.deadline)));
             }
         }
-        self.is_timer_armed = next.is_some();
+        self.timer = next;
         (next, wakers)
     }
 
@@ -316,9 +360,15 @@ impl KeyHolds {
     }
 
     /// Counts permits as held that were not taken from the server.
-    pub(super) fn count_local(&mut self, policy: &RedisPolicy, permits: impl Fn(usize) -> u64) {
+    pub(super) fn count_local(
+        &mut self,
+        policy: &Arc<RedisPolicy>,
+        permits: impl Fn(usize) -> u64,
+        now: Instant,
+    ) {
         self.count(policy, permits);
-        self.is_stated = false;
+        let _ = self.statement(policy, now);
+        self.changed();
     }
 
     /// Counts permits as held no longer.
@@ -330,12 +380,14 @@ impl KeyHolds {
             }
         }
         self.held.retain(|(_, held)| *held > 0);
-        self.is_stated = false;
+        self.changed();
     }
 
     /// The server has forgotten the key.
     pub(super) fn forget(&mut self) {
-        self.is_stated &= self.held.is_empty();
+        if !self.held.is_empty() {
+            self.changed();
+        }
     }
 
     /// Returns the permits that are held of each quota of a policy.
@@ -347,30 +399,47 @@ impl KeyHolds {
         policy.limits.ids().map(held).collect()
     }
 
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.call.is_some()
+    /// Returns the number of the call in flight.
+    pub(super) fn in_flight(&self) -> Option<u64> {
+        self.call.as_ref().map(|call| call.op.number())
     }
 
     /// Returns true if the server does not know what is held, as far as this process knows.
     pub(super) fn is_unstated(&self) -> bool {
-        !self.is_stated
+        self.statements.iter().any(|statement| !statement.is_stated)
     }
 
-    /// Returns true if the server has to be told what is held, which it was told last before this time.
-    pub(super) fn is_due(&self, before: Instant) -> bool {
-        !self.is_stated || !self.held.is_empty() && self.stated_at <= before
+    /// Returns the time from which the server has to be told what is held, unless a call in flight tells it.
+    pub(super) fn due(&self, interval: Duration) -> Option<Instant> {
+        let of = |statement: &Statement| match statement.is_stated {
+            true if self.held.is_empty() => None,
+            true => Some(statement.stated_at + interval),
+            false => Some(statement.stated_at),
+        };
+        let first = self.statements.iter().filter_map(of).min();
+        first.filter(|_| self.call.is_none())
     }
 
     /// Removes a key that has nothing to count. Returns true if it may be removed from the table.
-    pub(super) fn remove_if_idle(&mut self) -> bool {
+    pub(super) fn remove_if_idle(&mut self, now: Instant, lifetime: Duration) -> bool {
+        // What the server may count has ended by then.
+        let is_known =
+            !self.is_unstated() || now.saturating_duration_since(self.last_call) > lifetime;
         let is_idle =
-            self.held.is_empty() && self.checks.is_empty() && self.call.is_none() && self.is_stated;
+            self.held.is_empty() && self.checks.is_empty() && self.call.is_none() && is_known;
         self.is_removed |= is_idle;
         self.is_removed
     }
 
     pub(super) fn is_removed(&self) -> bool {
         self.is_removed
+    }
+}
+
+impl Statement {
+    /// Returns true if a policy has quotas of the same names.
+    fn is_about(&self, policy: &RedisPolicy) -> bool {
+        self.policy.limits.ids().eq(policy.limits.ids())
     }
 }
 

@@ -144,9 +144,9 @@ pub(crate) struct StartedCall {
 }
 
 impl StartedCall {
-    /// Returns the result, once it is there.
-    pub(crate) fn result(&self) -> Option<Result<Verdict, Error>> {
-        self.batch.unread(self.index).map(|(result, _)| result)
+    /// Returns the result, once it is there, and true if the server may have received the operation.
+    pub(crate) fn result(&self) -> Option<(Result<Verdict, Error>, bool)> {
+        self.batch.unread(self.index)
     }
 }
 

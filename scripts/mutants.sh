@@ -78,7 +78,11 @@ mutations=(
     "concurrent|last@ = math.max(last@, (read|last@ = math.min(last@, (read"
     "concurrent|math.max(0, ends - back)|ends"
     "concurrent|own, size@ = nil, #ring@|size@ = #ring@"
-    "concurrent|#cells % 20 == 8|#cells % 20 == 9"
+    "concurrent|#cells % 28 == 8|#cells % 28 == 9"
+    "concurrent|if count >= latest then|if true then"
+    "concurrent|now, count, cost@) .. others|now, latest, cost@) .. others"
+    "concurrent|level@ - held + cost@, pack|level@, pack"
+    "decide|elseif kind == '#' then|elseif false then"
     "other|not mine[entry.id] and|"
     "token_bucket|if has_rate or not owner then owner|if not owner then owner"
     "token_bucket|if has_rate or not owner then owner|if has_rate then owner"
@@ -87,7 +91,7 @@ mutations=(
 )
 
 # Those that notice most first.
-tests=("mixes:: time_travel:: concurrent::" state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
+tests=("mixes:: time_travel:: concurrent:: holds::" state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
 copy="$PWD/target/mutants"
 rm -rf "$copy"
 mkdir -p "$copy"

@@ -25,7 +25,8 @@
 //! `store/revision_states.rs` and `tests/it/mixes.rs`; and the lists of quotas in `limits/tests/contract.rs`,
 //! `store/memory.rs`, `store/divided.rs` and `tests/it/` (`state`, `clock_steps`, `clock_expiry`, `charges`,
 //! `debts`, `settlement`). It also needs mutations in `scripts/mutants.sh`, a row in `bench/src/admission.rs`,
-//! the most that it admits in the guide, and `docs/server.md`.
+//! the most that it admits in the guide, and `docs/server.md`. An algorithm whose permits are held has tests of its own
+//! instead of those in `tests/it/` that check over time (`concurrent`, `holds`, `held_fleet`).
 
 mod approximate_sliding_window;
 mod concurrent;

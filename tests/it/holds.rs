@@ -165,6 +165,38 @@ async fn a_lost_call_loses_no_permit_and_keeps_none() {
     }
 }
 
+/// It says that nothing is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_arrives_after_a_later_one_frees_nothing() {
+    const LATE: Duration = Duration::from_secs(2);
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = Limiter::builder(store(&proxy.url()), policy(9))
+        .timeout(Duration::from_millis(100))
+        .failure_mode(FailureMode::Closed)
+        .build()
+        .unwrap();
+    let observer = test_limiter(store(&server.url()), policy(9));
+    wait_until("it connects", BOUND, async || limiter.peek("key").await.is_ok()).await;
+    proxy.round_trip(2 * LATE);
+    let sent = Instant::now();
+    assert!(limiter.hold("key", 1).await.is_err());
+    proxy.round_trip(Duration::ZERO);
+    wait_until("it connects again", BOUND, async || limiter.peek("key").await.is_ok()).await;
+    let holds: Vec<_> = join_all((0..3).map(|_| limiter.hold("key", 1))).await;
+    assert!(holds.iter().all(|hold| hold.as_ref().unwrap().decision().is_allowed()));
+    assert!(sent.elapsed() < LATE, "the late call has arrived already");
+    let mut seen = Vec::new();
+    while sent.elapsed() < 2 * LATE {
+        seen.push(held(&observer).await);
+        sleep(Duration::from_millis(2)).await;
+    }
+    // The late check is charged until the next call of its process.
+    assert_eq!((seen.iter().min(), seen.iter().max()), (Some(&3), Some(&4)));
+    drop(holds);
+    wait_until_held(&observer, 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_that_are_held_for_long_are_renewed() {
     let server = Server::start().await;

@@ -7,7 +7,8 @@
 //!
 //! The cost of an answer is known only when it ends. So a stream takes tokens in slices, before it sends them, and at
 //! the end gives back what it has not used. Many streams at once cannot use more than the budget. When it is used up,
-//! a stream ends with an event that says so. A client that disconnects pays for what it got.
+//! a stream ends with an event that says so, and a new request gets a 429. A client that disconnects pays for what it
+//! got.
 //!
 //! `LIMIT` changes the budget from `10000/min`, and `PORT` the port from 3000; 0 picks a free one.
 
@@ -29,8 +30,7 @@ use futures_util::stream::{Stream, unfold};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-/// The number of tokens that a stream takes at a time. Larger slices take fewer calls, and keep more tokens from
-/// other streams.
+/// The number of tokens that a stream takes at a time. Larger slices need fewer calls, but reserve more tokens.
 const SLICE: u64 = 256;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -45,10 +45,11 @@ async fn main() -> anyhow::Result<()> {
     let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
     let limit = env::var("LIMIT").unwrap_or("10000/min".into());
     let tokens: Quota = limit.parse().context("invalid LIMIT")?;
+    // With a concurrent quota, the handler finds the hold of its request in the extensions.
     let policy =
         Policy::new("llm").quota("streams", Quota::concurrent(STREAMS)).quota("tokens", tokens);
     let limiter = Limiter::new(store, policy)?;
-    // A request takes a slice before the model is asked, and a stream until its response has ended.
+    // A request takes a slice before the model is called, and one permit of `streams` until its response has ended.
     let layer = RateLimitLayer::new(limiter, Header::new(API_KEY)).cost(|_| SLICE);
     let app = Router::new().route("/chat", get(chat)).layer(layer);
 
@@ -153,7 +154,7 @@ impl Budget {
     }
 }
 
-/// Also when the client disconnects.
+/// Settles the hold, even if the client disconnects.
 impl Drop for Budget {
     fn drop(&mut self) {
         self.hold.settle(self.used);

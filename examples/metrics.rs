@@ -1,4 +1,5 @@
-//! An app that limits its clients to 5 requests per second, and serves its metrics to Prometheus.
+//! An app that limits its clients to 5 requests per second, and itself to 100 requests in flight. It serves its metrics
+//! to Prometheus.
 //!
 //! ```sh
 //! cargo run --example metrics --features metrics
@@ -22,8 +23,8 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
-use fleetlimit::resolve::PeerIp;
-use fleetlimit::{AnyStore, Limiter, Quota, RateLimitLayer};
+use fleetlimit::resolve::{Global, PeerIp};
+use fleetlimit::{AnyStore, Limiter, Policy, Quota, RateLimitLayer};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 
@@ -34,10 +35,13 @@ async fn main() -> anyhow::Result<()> {
     let prometheus = recorder()?;
     let url = env::var("REDIS_URL").unwrap_or("memory:".into());
     let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
+    let in_flight = Policy::new("in_flight").quota("requests", Quota::concurrent(100));
+    let in_flight = Limiter::new(store.clone(), in_flight)?;
     let limiter = Limiter::new(store, Quota::per_second(5))?;
     // Routes after a layer are not limited by it.
     let app = Router::new()
         .route("/", get(async || "Hello!\n"))
+        .layer(RateLimitLayer::new(in_flight, Global))
         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
         .route("/metrics", get(async move || prometheus.render()));
 

@@ -1,4 +1,4 @@
--- Permits that are held at a time. Its level is the number of permits that all instances hold.
+-- A limit on permits that are held at a time. Its level is the number of permits that all instances hold.
 --
 -- Numbers  the permits; for how many microseconds they are held if they are not renewed; the number of the instance
 --          that calls, which is not 0; and the bytes of the ring.
@@ -6,8 +6,9 @@
 --          holds permits its number, when they end, its latest call, and how many (4 bytes). The instance that
 --          changed the value last comes first, also if it holds nothing, so that the ring is never empty.
 --
--- A call first states how many permits its instance holds, and has a number. A call that arrives after a later one
--- changes nothing there. So a lost reply leaves nothing behind, and what a server has forgotten is there again.
+-- A call has a number, and first reports how many permits its instance holds. While the instance holds any, a call that
+-- arrives after a later one does not change that. So a lost reply leaves nothing behind, and a server that has lost its
+-- data gets it again.
 
 --@ numbers@
 capacity@, lifetime@, instance@, size@

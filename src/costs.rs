@@ -39,7 +39,8 @@ pub(crate) struct SpecialCosts {
 }
 
 impl Costs {
-    /// Takes this number of permits from every quota. With 0 the check is allowed and takes nothing.
+    /// Takes this number of permits from every quota. With 0 the check is allowed and takes nothing. (A
+    /// [hold](crate::Limiter::hold) takes one permit of [concurrent quotas](crate::Quota::concurrent), whatever the number.)
     pub const fn new(cost: u64) -> Self {
         Self { others: cost, special: None }
     }

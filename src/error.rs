@@ -76,8 +76,9 @@ pub enum ErrorKind {
     Rejected,
     /// The [costs](crate::Costs) of a check, a charge or a credit name a quota that the policy does not have.
     UnknownQuota,
-    /// Permits of a [concurrent quota](crate::Quota::concurrent) were wanted without a [hold](crate::Limiter::hold), or
-    /// of a hold that has ended. Nobody would give them back.
+    /// The call needs a [hold](crate::Limiter::hold), because the policy has a
+    /// [concurrent quota](crate::Quota::concurrent), or it extends a hold that has ended. Otherwise nobody would give the
+    /// permits back.
     NotHeld,
 }
 

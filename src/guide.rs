@@ -59,7 +59,7 @@
 //! | instance | A process with an open store. (A second store in the process counts as another instance.) Instances with the same Redis and the same key prefix share their buckets. |
 //! | failure mode | The rule that decides checks while Redis fails. |
 //! | lease | Permits that an instance has taken from Redis in advance. With them it decides checks in memory. |
-//! | hold | Permits that are in use for as long as something runs, and are then given back. |
+//! | hold | The permits that one piece of work, such as a request, has taken until it ends. |
 //!
 //! # From memory to production
 //!
@@ -680,15 +680,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add futures-util`. A stream of 100 tokens keeps 4,000 from others while it runs. If that is
-//! too much, take the tokens in slices, each before it is generated. A [hold](crate::Limiter::hold) does that. It can be
-//! extended, and settled at the end:
+//! This recipe needs `cargo add futures-util`. With this recipe, a stream of 100 tokens reserves 4,000 while it
+//! runs. If that is too much, take the tokens in slices, each before it is generated. Use a
+//! [hold](crate::Limiter::hold), which can be extended for each slice and settled at the end:
 //!
 //! ```
 //! use fleetlimit::{Error, Limiter};
 //! use tokio::sync::mpsc;
 //!
-//! /// Larger slices take fewer calls, and keep more tokens from other streams.
+//! /// Larger slices need fewer calls, but reserve more tokens.
 //! const SLICE: u64 = 100;
 //!
 //! async fn generate(
@@ -697,8 +697,7 @@
 //!     tokens: impl Iterator<Item = String>,
 //!     client: mpsc::Sender<String>,
 //! ) -> Result<(), Error> {
-//!     let hold = limiter.hold(tenant, SLICE).await?;
-//!     hold.decision().clone().ensure_allowed()?;
+//!     let hold = limiter.hold(tenant, SLICE).await?.ensure_allowed()?;
 //!     let (mut taken, mut sent) = (SLICE, 0);
 //!     for token in tokens {
 //!         if sent == taken {
@@ -738,27 +737,30 @@
 //! # Ok(()) }
 //! ```
 //!
-//! How much more than the limit can the streams of a key get?
+//! If this future is dropped, for example inside the body of a response, `settle` is not reached, and the last slice stays
+//! used. There, settle in a `Drop` of what produces the stream, before the stream ends. The example [`llm_tokens`] does
+//! so. It streams server-sent events, takes slices, ends a stream with an error event when the budget is used up, and limits
+//! the number of streams. In its test, 100 concurrent streams share a budget of 10,000 tokens that does not refill: they
+//! send at least 9,700, and never more than 10,000.
 //!
-//! | the check takes | above the limit, at most | not used, at most |
+//! What the streams of a key can get at most above the limit, and what they can reserve without using it:
+//!
+//! | method | above the limit | reserved, not used |
 //! |---|---|---|
-//! | the maximum, and the rest is given back | nothing | the maximum for each stream that runs |
-//! | slices, each before it is generated | nothing | a slice for each stream that runs |
-//! | slices, each charged after it was generated | a slice for each stream that runs | nothing |
-//! | nothing, and all is charged at the end | all that runs | nothing |
+//! | reserve the maximum, give back the rest | nothing | the maximum, per open stream |
+//! | take each slice before it is generated | nothing | a slice per open stream |
+//! | charge each slice after it is generated | a slice per open stream | nothing |
+//! | charge everything at the end | all tokens of the open streams | nothing |
 //!
-//! The example [`llm_tokens`] is a service that streams server-sent events. It takes slices, ends a stream with an error
-//! event when the budget is used up, settles what a client got that disconnects, and limits the number of streams.
-//! With 100 streams at once on a budget of 10,000 tokens, it sends at least 97% of them, and none above.
-//!
-//! If a slice turns out to cost more than was taken, settle the hold with the actual number. That charges the rest, which
-//! is never denied, so a stream can exceed the limit by it.
+//! If a slice costs more than was taken, settle the hold with the actual number. The difference is charged and never
+//! denied, so a stream can exceed the limit by it.
 //!
 //! # Requests in flight
 //!
 //! A [concurrent](crate::Quota::concurrent) quota limits how many requests of a key run at a time, in all instances
 //! together. A layer with such a quota takes a permit for each request, and gives it back when the body of the response
-//! has ended, or when the client disconnects, also while the handler runs. It can be combined with other quotas:
+//! has ended, or the client disconnects, even while the handler is running. It can be combined with other quotas, except a
+//! queue:
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -770,7 +772,7 @@
 //!     let policy = Policy::new("exports")
 //!         .quota("in_flight", Quota::concurrent(5))
 //!         .quota("rate", Quota::per_minute(100));
-//!     // With several instances, a `RedisStore`.
+//!     // With several processes, `RedisStore::open(url)?`. All of them need the same policy name and key prefix.
 //!     let limiter = Limiter::new(MemoryStore::new(), policy)?;
 //!     Ok(Router::new()
 //!         .route("/export", get(async || "a,b,c\n"))
@@ -795,15 +797,17 @@
 //! # Ok(()) }
 //! ```
 //!
+//! For a limit per user, choose a resolver that returns the user: see [By authenticated user](#by-authenticated-user).
+//!
 //! Outside of a layer, [`Limiter::hold`](crate::Limiter::hold) returns a guard, which gives the permit back when it is
-//! dropped:
+//! dropped. It returns one even if the check is denied, which holds nothing, so call `ensure_allowed`. Keep the guard in a
+//! named variable for as long as the work runs, because `let _ =` drops it at once:
 //!
 //! ```
 //! use fleetlimit::{Error, Limiter};
 //!
 //! async fn run_export(limiter: &Limiter, user: &str) -> Result<String, Error> {
-//!     let hold = limiter.hold(user, 1).await?;
-//!     hold.decision().clone().ensure_allowed()?;
+//!     let hold = limiter.hold(user, 1).await?.ensure_allowed()?;
 //!     let export = "a,b,c\n".to_owned(); // It takes a while.
 //!     drop(hold);
 //!     Ok(export)
@@ -816,17 +820,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - **A request is one permit**, whatever its [cost](#cost). The cost is for the other quotas. A request that should
+//! - **A request takes one permit**, whatever its [cost](#cost). The cost is for the other quotas. A request that should
 //!   take more permits names the quota: `Costs::new(1).with("in_flight", 2)`.
 //! - **A denial has no `Retry-After`**, because nobody knows when a permit is given back. `RateLimit-Policy` says
 //!   `qu="concurrent-requests"`.
-//! - A handler finds the hold of its request in the extensions, as `Extension<Arc<Hold>>`. It can extend it, and settle
-//!   it before the body ends. With several layers, it is that of the innermost one.
+//! - **A handler finds the hold of its request** in the extensions, as `Extension<Arc<Hold>>`. It can extend it, and settle
+//!   it before the body ends. The extension exists only if the policy has a concurrent quota, and the resolver has not
+//!   skipped the request: use `Option<Extension<Arc<Hold>>>` if either may differ. With several such layers, it is that of
+//!   the innermost one, and [`layer::holds`](crate::layer::holds) returns all of them.
+//! - **The layer ends the hold when the response ends**, whoever has a clone of it. Work that outlives its response needs a
+//!   hold of its own, from `Limiter::hold`.
 //! - **The handler of a WebSocket has to keep the hold.** A layer cannot see when an upgraded connection closes. So move
-//!   the `Arc<Hold>` into the task of the connection: see [WebSocket messages](#websocket-messages). If the handler does
-//!   not keep it, the connection does not count, and the log says so.
+//!   the `Arc<Hold>` into the task of the connection: see [WebSocket messages](#websocket-messages). If the handler drops
+//!   it, the connection no longer counts, and a warning is logged.
 //! - A service [that is not HTTP](crate::RateLimitLayer::with_errors) holds the permit until it has responded.
 //! - [`Limiter::check`](crate::Limiter::check) of such a policy is an error, because nobody would give the permit back.
+//! - **If Redis fails**, the [failure mode](crate::FailureMode) decides. By default, each process enforces its share of the
+//!   limit, counting what it holds. If the limit is below the number of processes, some of them deny everything. With
+//!   `Open`, nothing is held or counted.
+//! - **A hold takes a call when it starts, and one when it ends.** Concurrent holds of a key share calls. A key of which
+//!   permits are held takes one more call every quarter of `hold_for`. A [lease](#hot-keys-and-distant-servers) saves most
+//!   calls of busy keys.
 //! - If a process is killed, its permits are free after
 //!   [`RedisStore::hold_for`](crate::RedisStore::hold_for), 10 seconds by default. What can exceed the limit is in
 //!   [docs/exactness.md](https://docs.rs/crate/fleetlimit/latest/source/docs/exactness.md).
@@ -838,7 +852,8 @@
 //!
 //! A [`Quota`] is a token bucket unless you choose another algorithm. All algorithms support costs, make the same
 //! decisions on Redis and in memory, and can be mixed in one policy. If nobody else uses the key, a retry with the
-//! same cost after `Retry-After` is allowed. In the table, `n` is the number of permits per period.
+//! same cost after `Retry-After` is allowed. (Concurrent quotas differ: a request takes one permit whatever its cost, a
+//! denial has no `Retry-After`, and they do not share a policy with a queue.) In the table, `n` is the number of permits per period.
 //!
 //! | | a span of length `t` admits at most | choose it for |
 //! |---|---|---|
@@ -850,7 +865,7 @@
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
 //! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a period is divided into segments, and a permit comes back up to one segment late |
 //! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | little memory, if about `n` is exact enough |
-//! | [concurrent](crate::Quota::concurrent) | any number, of which `n` are held at a time | [requests in flight](#requests-in-flight); there is no period |
+//! | [concurrent](crate::Quota::concurrent) | no bound over time; at most `n` are held at once | [requests in flight](#requests-in-flight); there is no period |
 //!
 //! The plot shows one series of requests, and which of them each algorithm admits, with 10 permits per 5 seconds:
 //!
@@ -1078,7 +1093,7 @@
 //! - **Call [`RedisStore::shutdown`]** before the process ends, so that it gives back unused permits. If a process is
 //!   killed, its unused permits count as used until they have refilled.
 //! - **If Redis fails**, a lease is used until its permits are used up or it ends. Then the failure mode decides.
-//! - Queues and sliding windows have no leases. In a fixed or calendar window, a lease ends with the window.
+//! - Queues and sliding windows have no leases. A concurrent quota has them only if it is the only quota of its policy. In a fixed or calendar window, a lease ends with the window.
 //!
 //! The docs of [`lease`] have the details, such as what [`Limiter::reset`] does to leases. The
 //! [metrics](#metrics-and-traces) show how many checks are decided by leases, and how many of their permits are used.
@@ -1376,7 +1391,8 @@
 //! handler reads nothing, and so the client cannot send much more.
 //!
 //! [`cost_by_response`] cannot charge for a WebSocket. The response that opens it has no body, so its cost is
-//! settled at once. To count it as a [request in flight](#requests-in-flight) while it is open, take the hold from the
+//! settled at once. (Under a policy with a concurrent quota, it is not settled at all: the handler calls
+//! [`Hold::settle`](crate::Hold::settle).) To count it as a [request in flight](#requests-in-flight) while it is open, take the hold from the
 //! extensions of the request, and move it into the closure of `on_upgrade`:
 //!
 //! ```
@@ -1809,12 +1825,12 @@
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], or if its costs name an unknown quota. In both cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`, `lease`. |
-//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`, `not_held` (of a policy with a [concurrent quota](#requests-in-flight), without a hold). |
+//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], if its costs name an unknown quota, or if its policy needs a [hold](#requests-in-flight). In these cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`, `lease`. |
+//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, whose costs name an unknown quota, or that needed a [hold](#requests-in-flight). The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`, `not_held`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.lease.permits` | counter | {permit} | `fleetlimit.policy`, `fleetlimit.lease.event` | Permits of [leases](#hot-keys-and-distant-servers). The event is `leased` when they are taken. When the lease ends, each permit is counted once more: as `used`, as `returned` (given back, or already refilled), or as `lost` (neither used nor given back, for example because Redis failed or the key was reset). With several quotas, only the largest amount is counted. |
-//! | `fleetlimit.permits.held` | gauge | {permit} | `fleetlimit.policy` | Permits of [concurrent quotas](#requests-in-flight) that this process holds, of all keys together: of a layer, the requests in flight. It exists once a permit was held. |
+//! | `fleetlimit.permits.held` | gauge | {permit} | `fleetlimit.policy` | Permits of [concurrent quotas](#requests-in-flight) that this process holds, of all keys together. For a layer, it is usually the number of requests in flight. The metric appears once a permit has been held. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits that were taken locally while Redis failed, and that Redis might never charge: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |

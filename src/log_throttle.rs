@@ -2,7 +2,7 @@
 //!
 //! The interval stands where the line is logged: `limiter/failure_log` and `queue/breaker_log` (failures of a
 //! store), `fleet/membership` and `fleet/opened` (the instances), `layer/logged` (what is wrong with requests),
-//! `resolve/proxy_log` (proxies), and `warnings` in the server. The docs of `FailureMode`, `Rejection`,
+//! `layer/settlement` (holds of connections), `resolve/proxy_log` (proxies), and `warnings` in the server. The docs of `FailureMode`, `Rejection`,
 //! `ClientIp` and `RateLimitLayer` name some of them.
 
 use std::sync::OnceLock;

@@ -47,7 +47,8 @@ use crate::calendar::Zone;
 ///
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
 /// number of permits, or 1 with `queue`. The other words are the methods
-/// [`concurrent`](Self::concurrent), [`borrow_up_to`](Self::borrow_up_to), [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
+/// [`concurrent`](Self::concurrent), [`borrow_up_to`](Self::borrow_up_to),
+/// [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
 /// [`interval_refill`](Self::interval_refill), [`fixed_window`](Self::fixed_window),
 /// [`calendar`](Self::calendar) (with a time zone or a month: feature `jiff`),
 /// [`sliding_window`](Self::sliding_window) with the number of segments, and
@@ -124,18 +125,20 @@ impl Quota {
         Self { permits: n, period, burst: None, borrow: 0, debt: None, kind: Kind::TokenBucket }
     }
 
-    /// At most `n` permits that are held at a time, such as those of requests in flight, in all processes together.
+    /// At most `n` permits held at a time, by all processes together, such as one for each request in flight.
     ///
-    /// There is no period: permits are free again when they are given back. So they are taken by
-    /// [`Limiter::hold`](crate::Limiter::hold), or by a layer, which holds one for each request until the body of the
+    /// There is no period: permits are free again when they are given back. Take them with
+    /// [`Limiter::hold`](crate::Limiter::hold), or with a layer, which holds one for each request until the body of the
     /// response has ended or is dropped. [`Limiter::check`](crate::Limiter::check) returns an error, because nobody
     /// would give them back.
     ///
-    /// A denial has no [`retry_after`](crate::Decision::retry_after), because no wait is known. On Redis, an instance
-    /// renews what it holds; what it has not renewed for
-    /// [`RedisStore::hold_for`](crate::RedisStore::hold_for) is free again, and that section says what can exceed the
-    /// limit. It takes 28 bytes in Redis for each key and instance that holds permits of it, and for one that has given
-    /// back the last.
+    /// If this quota denies, there is no [`retry_after`](crate::Decision::retry_after), because nobody knows when a permit
+    /// is given back.
+    ///
+    /// On Redis, each process renews the permits that it holds. Permits that it has not renewed for
+    /// [`RedisStore::hold_for`](crate::RedisStore::hold_for) are free again; the docs of that method list what can exceed
+    /// the limit. A key takes 28 bytes in Redis for each instance that holds permits of it, and for the one that changed
+    /// it last. At most 2,340 instances can hold permits of a key.
     ///
     /// ```
     /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
@@ -147,14 +150,13 @@ impl Quota {
     ///     .quota("rate", Quota::per_minute(100));
     /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
     ///
-    /// let hold = limiter.hold("user:7", 1).await?;
-    /// hold.decision().clone().ensure_allowed()?;
+    /// let hold = limiter.hold("user:7", 1).await?.ensure_allowed()?;
     /// // The export runs.
     /// drop(hold);
     /// # Ok(()) }
     /// ```
     ///
-    /// It has neither a burst nor a period, and cannot be combined with a [`queue`](Self::queue) in a policy.
+    /// It cannot be combined with a [`queue`](Self::queue) in a policy.
     pub const fn concurrent(n: u64) -> Self {
         Self::new(n, Duration::ZERO).with_kind(Kind::Concurrent)
     }

@@ -148,6 +148,16 @@ impl Verdict {
         self.outcome == Outcome::Allowed
     }
 
+    /// The verdict of a peek at a single quota, if so many permits more are free.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_more(mut self, permits: u64) -> Self {
+        if permits > 0 {
+            self.numbers.remaining = self.numbers.remaining.saturating_add(permits);
+            (self.outcome, self.numbers.retry_after) = (Outcome::Allowed, 0);
+        }
+        self
+    }
+
     /// The time until no quota is in use any more.
     pub(crate) fn reset_after(&self) -> Duration {
         let several = self.several.as_ref().map(|several| &*several.numbers);

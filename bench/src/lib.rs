@@ -3,7 +3,7 @@
 //! The benchmarks: `rows` is the `table` of loads, each with its subjects (`subjects`), measured in rounds
 //! (`runs`, with `load` as a closed loop), and compared with `targets`; `script_cost` has the rows of the
 //! script alone (`captured`), `bytes` the memory of a key, and `excess` the permits above the limit. `scale`,
-//! `delay`, `admission`, `leases`, `algorithms`, `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are
+//! `delay`, `admission`, `leases`, `algorithms`, `holds`, `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are
 //! commands of their own. `setup` starts
 //! servers, `distance` delays them, `paced` are loads that fall behind, and `settings` the options.
 
@@ -20,6 +20,7 @@ mod delay;
 mod distance;
 mod excess;
 mod flood;
+mod holds;
 mod leases;
 mod load;
 mod paced;
@@ -54,6 +55,7 @@ Commands:
   leases        draw what leases admit near the limit, and how many checks do not wait for Redis;
                 writes docs/leases.svg
   algorithms    measure what each algorithm costs Redis, relative to the token bucket
+  holds         measure permits that are held for a moment, with and without leases
   soak          10 minutes at a round trip of 10 ms, with a stall every few seconds;
                 exits with status 1 if checks are not decided soon after each
   chaos         10 minutes of several processes with one fault after another; prints a scorecard, and
@@ -65,7 +67,7 @@ Commands:
   sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
-Options of `table` (`scale` and `delay` use only the first two, and `algorithms` --rounds and --check;
+Options of `table` (`scale` and `delay` use only the first two, `holds` these and --check, and `algorithms` --rounds and --check;
 `chaos` has --slice, and --only for the name of a fault):
   --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
   --slice S       duration of a run in seconds (default 1, scale 0.5, soak and chaos 600)
@@ -92,6 +94,7 @@ pub fn main() -> ExitCode {
         "admission" => admission::run(),
         "leases" => block_on(leases::run()),
         "algorithms" => block_on(algorithms::run(&settings)),
+        "holds" => block_on(holds::run(&settings)),
         "soak" => block_on(soak::run(settings)),
         "chaos" => block_on(chaos::run(settings)),
         // A process of `chaos`.

@@ -7,6 +7,7 @@ use crate::algorithms;
 use crate::bytes::BytesPerKey;
 use crate::delay;
 use crate::excess::Excess;
+use crate::holds;
 use crate::load::Measurement;
 use crate::rows::{self, Row};
 use crate::runs::{self, RunConfig};
@@ -43,6 +44,7 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     println!("measured the figures of all {TARGETS} targets");
     smoke_delay().await?;
     algorithms::smoke().await?;
+    holds::smoke().await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,11 +5,11 @@
 //! Every change by an instance renews all that it holds of the key. Time frees nothing else, so no wait for a permit
 //! is known.
 //!
-//! An instance counts for itself what it holds, and a call to the store says so before it takes more. Calls have
-//! numbers, so one that arrives after a later one does not undo that.
+//! An instance counts for itself what it holds, and a call to the store reports that before it takes more. Calls have
+//! numbers, so one that arrives after a later one does not undo that, while the instance holds permits.
 
-use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
+use super::{Algorithm, LeaseFault};
 use crate::Quota;
 use crate::charge::{Cost, Left, Patience};
 use crate::verdict::{Numbers, Outcome};
@@ -55,7 +55,7 @@ impl Concurrent {
     /// The most permits, so that each instance's permits fit into 32 bits with the room that every quota has.
     const MOST: u64 = u32::MAX as u64 / ROOM;
 
-    /// The permits of a store in the memory of one process are held until they are given back.
+    /// Creates a limit for a store in memory, whose permits are held until they are given back.
     pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
         let limit = quota.permits();
         if limit == 0 {
@@ -110,7 +110,7 @@ impl Algorithm for Concurrent {
         self.limit
     }
 
-    /// Permits are not held in windows.
+    /// Returns 0, because there is no window.
     fn window(&self) -> u64 {
         0
     }
@@ -118,6 +118,11 @@ impl Algorithm for Concurrent {
     fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
         let limit = share(self.limit);
         (limit > 0).then_some(Self { limit, ..*self })
+    }
+
+    /// An instance counts what it keeps as held, so a lease adds nothing.
+    fn leased(&self, _: u64) -> Result<Self, LeaseFault> {
+        Ok(*self)
     }
 
     fn level(&self, state: Option<HeldState>, now: u64) -> HeldLevel {
@@ -130,7 +135,7 @@ impl Algorithm for Concurrent {
         HeldLevel { instance: self.instance, own, call, own_end, others, now }
     }
 
-    /// Nobody renews what an instance holds that does not exist.
+    /// Returns an exhausted level: all permits belong to instance 0, which never renews them.
     fn empty(&self, now: u64) -> HeldLevel {
         let permits = self.limit.try_into().unwrap_or(u32::MAX);
         let others = [Held { instance: 0, permits, call: 0, ends_at: self.end(now) }].into();
@@ -142,7 +147,7 @@ impl Algorithm for Concurrent {
         u64::from(level.own) + others.sum::<u64>()
     }
 
-    /// It is not known.
+    /// Returns 0, because the time is unknown.
     fn time_to(_: &HeldLevel, _: u64) -> u64 {
         0
     }
@@ -183,7 +188,7 @@ impl Algorithm for Concurrent {
         permits
     }
 
-    /// Only of the own permits.
+    /// Gives back permits of this instance only.
     fn credit(&self, level: &mut HeldLevel, permits: u64) {
         level.own -= permits.min(level.own.into()) as u32;
         level.own_end = self.end(level.now);

@@ -113,6 +113,12 @@ impl Limits {
             }
             Err(fault) => Err(ConfigError::new(unleased(info.name(), fault, lease))),
         };
+        if self.has_holds && self.len() > 1 {
+            return Err(ConfigError::new(
+                "a concurrent quota has leases only as the only quota of its policy: remove `lease`, or use a policy \
+                 for each",
+            ));
+        }
         let quotas = self.quotas.iter().zip(&*self.infos).map(leased);
         Ok(Self::of(quotas.collect::<Result<_, _>>()?, self.infos.clone()))
     }
@@ -496,7 +502,6 @@ impl Limits {
     }
 
     /// Returns the permits of each quota that are not in use.
-    #[cfg(feature = "redis")]
     pub(crate) fn free(&self, standing: &Standing) -> Permits {
         self.used(standing).map(|(used, limit)| limit.saturating_sub(used)).collect()
     }
@@ -644,7 +649,6 @@ impl Limits {
     }
 
     /// The permits of each quota that are in use, rounded up, and its limit.
-    #[cfg(feature = "redis")]
     pub(crate) fn used(&self, standing: &Standing) -> impl Iterator<Item = (u64, u64)> {
         self.quotas
             .iter()

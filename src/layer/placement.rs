@@ -1,4 +1,4 @@
-//! Where handlers and middleware find decisions and holds: in the extensions of requests and responses.
+//! The extensions in which handlers and middleware find decisions and holds.
 
 use std::sync::Arc;
 
@@ -55,23 +55,27 @@ pub fn decisions(extensions: &Extensions) -> impl Iterator<Item = &Decision> {
     earlier.chain(extensions.get::<Decision>())
 }
 
-/// The holds of all layers whose policies have a [concurrent quota](crate::Quota::concurrent), in the order in which they
-/// were inserted into the extensions of a request: the outermost layer's first. `axum::Extension<Arc<Hold>>` is the last.
+/// Returns the holds of all layers whose policies have a [concurrent quota](crate::Quota::concurrent), the outermost
+/// layer's first. `axum::Extension<Arc<Hold>>` is the last.
+///
+/// The handler of a connection that is upgraded keeps them while the connection is open:
 ///
 /// ```
 /// use std::sync::Arc;
-/// use axum::extract::Request;
+/// use axum::extract::ws::WebSocketUpgrade;
+/// use axum::http::Extensions;
+/// use axum::response::Response;
 /// use fleetlimit::Hold;
 /// use fleetlimit::layer::holds;
 ///
-/// /// The handler of a connection that is upgraded keeps all of them.
-/// async fn handler(request: Request) {
-///     let holds: Vec<Arc<Hold>> = holds(request.extensions()).cloned().collect();
-///     tokio::spawn(async move {
-///         // The connection is served here.
-///         drop(holds);
-///     });
+/// async fn chat(extensions: Extensions, upgrade: WebSocketUpgrade) -> Response {
+///     let holds: Vec<Arc<Hold>> = holds(&extensions).cloned().collect();
+///     upgrade.on_upgrade(async move |socket| {
+///         // The socket is served here.
+///         drop((socket, holds));
+///     })
 /// }
+/// # axum::Router::<()>::new().route("/chat", axum::routing::any(chat));
 /// ```
 pub fn holds(extensions: &Extensions) -> impl Iterator<Item = &Arc<Hold>> {
     let earlier = extensions.get::<Earlier<Arc<Hold>>>().into_iter();

@@ -149,6 +149,11 @@ impl LimiterBuilder {
     ///   and a lease of 100 ms, it holds 900. So a full key has 900 permits [left](crate::Decision::remaining), although
     ///   the [limit](crate::Decision::limit) is still 1,000, and a check that costs more than 900 is always denied.
     ///   (A check may [borrow](Quota::borrow_up_to) in addition to that.)
+    /// - **A [concurrent quota](Quota::concurrent)** has a lease if it is the only quota of its policy. A permit that is
+    ///   given back is kept for at most the length of the lease, for the next hold of this process. So a busy key takes
+    ///   few calls. Each of `n` processes keeps at most `1/(2n)` of what is free. What is said below about expected use
+    ///   and refilling is not about these: if the process is killed, they count until
+    ///   [`RedisStore::hold_for`](crate::RedisStore::hold_for) has passed.
     /// - **The capacity of other quotas does not change**, but a lease ends with the window in which its permits were
     ///   taken, or at the next [refill](Quota::interval_refill).
     ///
@@ -188,7 +193,8 @@ impl LimiterBuilder {
     /// - The rate times the lease is more than half of the burst. For a window this means that the lease is longer than
     ///   half of the window.
     /// - A [queue](Quota::queue), a [sliding window](Quota::sliding_window) and an
-    ///   [approximate sliding window](Quota::approximate_sliding_window) have no leases.
+    ///   [approximate sliding window](Quota::approximate_sliding_window) have no leases, nor has a
+    ///   [concurrent quota](Quota::concurrent) among others.
     ///
     /// `build` also returns an error if another limiter of the policy on the same store has a different lease.
     ///

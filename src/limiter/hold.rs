@@ -1,7 +1,6 @@
 //! Permits that are held until they are given back, and costs that are settled at the end.
 //!
-//! A hold is a check that remembers what it has taken, with what `taken` needs to give back no more than is right. A
-//! check of a policy with a [concurrent quota](crate::Quota::concurrent) has to be a hold, because permits that
+//! A hold is a check that remembers what it has taken, so that it gives back no more than it may (`taken`). A check of a policy with a [concurrent quota](crate::Quota::concurrent) has to be a hold, because permits that
 //! nobody gives back would be lost.
 
 use std::borrow::Cow;
@@ -19,39 +18,40 @@ use crate::algorithm::QuotaId;
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source, cooperation};
 
-/// The most checks that a hold keeps apart. The permits of older ones count as those of the next, as far as they could
-/// be given back when they became part of it, in whole permits.
-const MAX_PARTS: usize = 32;
+/// The most checks whose permits a hold tracks separately. Beyond that, the permits of an older check that can still be
+/// given back, in whole permits, are added to those of the next one.
+const MAX_CHECKS: usize = 32;
 
-/// Permits that were taken for as long as something runs: see [`Limiter::hold`].
+/// A guard for the permits that [`Limiter::hold`] has taken.
 ///
 /// If it is dropped, the permits of [concurrent quotas](crate::Quota::concurrent) are given back, and those of other
-/// quotas stay used. All methods take `&self`, so an `Arc` of a hold can be shared. Giving back does not wait for the
-/// store, and needs no runtime. (On Redis, giving back permits of other quotas does: without one they stay used, and
-/// the log says so.)
-#[must_use = "a hold that is dropped gives its permits back"]
+/// quotas stay used. All methods take `&self`, so an `Arc` of a hold can be shared.
+///
+/// Giving concurrent permits back needs no runtime and does not wait for the store. On Redis, giving back permits of
+/// other quotas needs a runtime: without one they stay used, and a warning is logged.
+#[must_use = "a hold that is dropped ends at once, and gives its concurrent permits back"]
 pub struct Hold {
     decision: Decision,
     limiter: Limiter,
     key: Key,
-    parts: Mutex<Parts>,
+    state: Mutex<HoldState>,
 }
 
 /// What a hold has taken.
-enum Parts {
-    Held(HeldParts),
+enum HoldState {
+    Active(HeldChecks),
     Ended,
 }
 
-struct HeldParts {
+struct HeldChecks {
     /// The latest is the last.
-    parts: Vec<Part>,
+    checks: Vec<HeldCheck>,
     /// The permits of earlier checks that cannot be given back, of each quota.
     used: SmallVec<[(QuotaId, u64); 1]>,
 }
 
 /// A check that has taken permits.
-struct Part {
+struct HeldCheck {
     taken: Taken,
     charge: Charge,
 }
@@ -60,8 +60,8 @@ impl Limiter {
     /// Takes permits, and keeps them until the hold is dropped, [settled](Hold::settle) or
     /// [released](Hold::release).
     ///
-    /// Of a [concurrent quota](crate::Quota::concurrent), a hold takes one permit, whatever the cost, unless
-    /// [`Costs`] name the quota. The cost is what it takes of all other quotas.
+    /// A hold takes one permit of each [concurrent quota](crate::Quota::concurrent), whatever the cost, unless
+    /// [`Costs`] name that quota. It takes the cost from all other quotas.
     ///
     /// ```
     /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
@@ -82,7 +82,10 @@ impl Limiter {
     /// # Ok(()) }
     /// ```
     ///
-    /// A hold whose decision is a denial holds nothing. A denial by a concurrent quota has no
+    /// **A hold whose decision is a denial holds nothing**: see [`Hold::ensure_allowed`]. Keep the hold in a variable for
+    /// as long as the work runs. `let _ =` drops it at once.
+    ///
+    /// A denial by a concurrent quota has no
     /// [`retry_after`](Decision::retry_after), because nobody knows when a permit is given back.
     ///
     /// A hold can be made of any policy. Without a concurrent quota, it is a check whose cost can be
@@ -97,16 +100,16 @@ impl Limiter {
     pub async fn hold(&self, key: impl Into<Key>, costs: impl Into<Costs>) -> Result<Hold, Error> {
         let (key, costs) = (key.into(), costs.into());
         let charge = |revision: &Revision| revision.limits.hold_charge(&costs);
-        let (decision, part) = cooperation::cooperate(self.take(&key, charge)).await?;
-        Ok(Hold { decision, limiter: self.clone(), key, parts: HeldParts::of(part) })
+        let (decision, check) = cooperation::cooperate(self.take(&key, charge)).await?;
+        Ok(Hold { decision, limiter: self.clone(), key, state: HeldChecks::of(check) })
     }
 
-    /// Makes a check of a hold. If it has taken permits, they are in the part that is returned.
+    /// Makes a check of a hold. Returns what it has taken, if it has taken permits.
     async fn take(
         &self,
         key: &Key,
         charge: impl FnOnce(&Revision) -> Result<Charge, Cow<'static, str>>,
-    ) -> Result<(Decision, Option<Part>), Error> {
+    ) -> Result<(Decision, Option<HeldCheck>), Error> {
         let since = Instant::now();
         let (revision, charge, state) = {
             let revision = self.revision();
@@ -117,13 +120,13 @@ impl Limiter {
         };
         let decision = state.finish(self, key).await?;
         let taken = Taken::new(self, revision, key.clone(), since);
-        let part = Part::of(taken, charge, &decision);
-        Ok((decision, part))
+        let check = HeldCheck::of(taken, charge, &decision);
+        Ok((decision, check))
     }
 }
 
-impl Part {
-    /// Returns the part of a check, unless it has taken nothing.
+impl HeldCheck {
+    /// Returns what a check has taken, unless that is nothing.
     fn of(mut taken: Taken, charge: Charge, decision: &Decision) -> Option<Self> {
         if decision.would_be_denied() {
             return None;
@@ -133,9 +136,9 @@ impl Part {
             Source::FailureMode => Some(Self { taken, charge: Charge::Same(0) }),
             _ => {
                 taken.decided(decision);
-                let part = Self { taken, charge };
-                part.taken.metrics().held(part.held());
-                Some(part)
+                let check = Self { taken, charge };
+                check.taken.metrics().held(check.held());
+                Some(check)
             }
         }
     }
@@ -154,20 +157,41 @@ impl Part {
 }
 
 impl Hold {
-    /// The hold of a check that the caller has made. `taken` has not been told the decision.
+    /// Returns the hold of a check that the caller has made. `taken` has not recorded the decision yet.
     pub(crate) fn of_check(taken: Taken, charge: Charge, decision: &Decision) -> Self {
         let (limiter, key) = (taken.limiter.clone(), taken.key.clone());
-        let parts = HeldParts::of(Part::of(taken, charge, decision));
-        Self { decision: decision.clone(), limiter, key, parts }
+        let state = HeldChecks::of(HeldCheck::of(taken, charge, decision));
+        Self { decision: decision.clone(), limiter, key, state }
     }
 
-    /// The decision. If it is a denial, nothing is held.
+    /// Returns the decision of the check that made the hold. If it is a denial, nothing is held.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Takes more permits, for example for the next part of a stream. If the decision is a denial, the hold keeps what
-    /// it has.
+    /// Returns the hold if it was allowed, for `?`.
+    ///
+    /// ```
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::concurrent(1))?;
+    /// let _hold = limiter.hold("user:7", 1).await?.ensure_allowed()?;
+    /// assert!(limiter.hold("user:7", 1).await?.ensure_allowed().is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Decision::ensure_allowed`].
+    pub fn ensure_allowed(self) -> Result<Self, Error> {
+        self.decision.clone().ensure_allowed()?;
+        Ok(self)
+    }
+
+    /// Takes more permits, for example for the next slice of a stream. If the decision is a denial, the hold keeps what
+    /// it has. If the hold itself was denied, this takes the cost, but no concurrent permit.
     ///
     /// The cost applies to all quotas except [concurrent](crate::Quota::concurrent) ones, of which only [`Costs`] that
     /// name them take more permits.
@@ -190,20 +214,21 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// As for [`Limiter::check_cost`]. If the hold has ended, also while the call waits, the error is
+    /// As for [`Limiter::check_cost`]. If the hold has ended, even while this call waits, the error is
     /// [`NotHeld`](ErrorKind::NotHeld), and nothing is taken.
     pub async fn extend(&self, costs: impl Into<Costs>) -> Result<Decision, Error> {
         let costs = costs.into();
-        if matches!(*self.parts(), Parts::Ended) {
+        if matches!(*self.state(), HoldState::Ended) {
             return Err(ended());
         }
         let charge = |revision: &Revision| revision.limits.charge(&costs);
-        let (decision, part) = cooperation::cooperate(self.limiter.take(&self.key, charge)).await?;
-        let Some(part) = part else { return Ok(decision) };
-        match &mut *self.parts() {
-            Parts::Held(held) => held.push(part),
-            Parts::Ended => {
-                replace(vec![part], |_, _| 0);
+        let (decision, check) =
+            cooperation::cooperate(self.limiter.take(&self.key, charge)).await?;
+        let Some(check) = check else { return Ok(decision) };
+        match &mut *self.state() {
+            HoldState::Active(held) => held.push(check),
+            HoldState::Ended => {
+                replace(vec![check], |_, _| 0);
                 return Err(ended());
             }
         }
@@ -219,13 +244,13 @@ impl Hold {
     pub fn settle(&self, actual: impl Into<Costs>) {
         let actual = actual.into();
         let Some(held) = self.end() else { return };
-        let Some(last) = held.parts.last() else { return };
+        let Some(last) = held.checks.last() else { return };
         let revision = self.limiter.held(&last.taken.revision);
         match revision.limits.charge(&actual) {
             Ok(actual) => held.settle(&actual),
             Err(name) => {
                 self.limiter.not_charged(revision, &unknown_quota(revision, &name));
-                replace(held.parts, |part, quota| part.charge.of(quota));
+                replace(held.checks, |check, quota| check.charge.of(quota));
             }
         }
     }
@@ -235,46 +260,46 @@ impl Hold {
     /// If the hold has ended already, this does nothing. It does not wait for the store, and failures are only logged.
     pub fn release(&self) {
         if let Some(held) = self.end() {
-            replace(held.parts, |_, _| 0);
+            replace(held.checks, |_, _| 0);
         }
     }
 
     /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used.
     pub(crate) fn finish(&self) {
         if let Some(held) = self.end() {
-            replace(held.parts, |part, quota| part.charge.of(quota));
+            replace(held.checks, |check, quota| check.charge.of(quota));
         }
     }
 
-    /// Returns what is held, once.
-    fn end(&self) -> Option<HeldParts> {
-        match mem::replace(&mut *self.parts(), Parts::Ended) {
-            Parts::Held(held) => Some(held),
-            Parts::Ended => None,
+    /// Ends the hold, and returns what it has taken, unless it has ended already.
+    fn end(&self) -> Option<HeldChecks> {
+        match mem::replace(&mut *self.state(), HoldState::Ended) {
+            HoldState::Active(held) => Some(held),
+            HoldState::Ended => None,
         }
     }
 
-    fn parts(&self) -> MutexGuard<'_, Parts> {
+    fn state(&self) -> MutexGuard<'_, HoldState> {
         // Nothing that panics leaves it half changed.
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl HeldParts {
-    fn of(first: Option<Part>) -> Mutex<Parts> {
-        let parts = first.into_iter().collect();
-        Mutex::new(Parts::Held(Self { parts, used: SmallVec::new() }))
+impl HeldChecks {
+    fn of(first: Option<HeldCheck>) -> Mutex<HoldState> {
+        let checks = first.into_iter().collect();
+        Mutex::new(HoldState::Active(Self { checks, used: SmallVec::new() }))
     }
 
-    fn push(&mut self, part: Part) {
-        self.parts.push(part);
-        let is_alike = |pair: &[Part]| pair[0].taken.is_alike(&pair[1].taken);
-        if self.parts.len() > MAX_PARTS
-            && let Some(index) = self.parts.windows(2).position(is_alike)
+    fn push(&mut self, check: HeldCheck) {
+        self.checks.push(check);
+        let is_alike = |pair: &[HeldCheck]| pair[0].taken.is_alike(&pair[1].taken);
+        if self.checks.len() > MAX_CHECKS
+            && let Some(index) = self.checks.windows(2).position(is_alike)
         {
-            let Part { taken, charge } = self.parts.remove(index);
+            let HeldCheck { taken, charge } = self.checks.remove(index);
             let returnable = taken.returnable(&charge);
-            let next = &mut self.parts[index].charge;
+            let next = &mut self.checks[index].charge;
             let sum =
                 |(quota, returnable): (usize, &u64)| next.of(quota).saturating_add(*returnable);
             *next = Charge::Each(returnable.iter().enumerate().map(sum).collect());
@@ -291,18 +316,19 @@ impl HeldParts {
     /// Replaces the sum of all charges by the actual cost, of the quotas of the latest check. What is given back is of
     /// the latest checks.
     fn settle(self, actual: &Charge) {
-        let Self { parts, used } = self;
-        let Some(last) = parts.last() else { return };
+        let Self { checks, used } = self;
+        let Some(last) = checks.last() else { return };
         let difference = |(quota, id): (usize, QuotaId)| {
             let used = used.iter().find(|(other, _)| *other == id).map_or(0, |(_, used)| *used);
-            let charged = parts.iter().map(|part| part.charged(id)).fold(used, u64::saturating_add);
+            let charged =
+                checks.iter().map(|check| check.charged(id)).fold(used, u64::saturating_add);
             let actual = actual.of(quota);
             (id, charged.saturating_sub(actual), actual.saturating_sub(charged))
         };
         let mut differences: Vec<_> =
             last.taken.whole().ids().enumerate().map(difference).collect();
-        replace(parts, |part, quota| {
-            let (id, charge) = (part.taken.whole().ids().nth(quota), part.charge.of(quota));
+        replace(checks, |check, quota| {
+            let (id, charge) = (check.taken.whole().ids().nth(quota), check.charge.of(quota));
             let known = differences.iter_mut().find(|(other, ..)| Some(*other) == id);
             // An update has removed the quota.
             let Some((_, excess, missing)) = known else { return charge };
@@ -315,21 +341,21 @@ impl HeldParts {
 
 /// Replaces each charge by the actual cost of each quota, the latest first. Permits of concurrent quotas are given
 /// back.
-fn replace(parts: Vec<Part>, mut actual: impl FnMut(&Part, usize) -> u64) {
+fn replace(checks: Vec<HeldCheck>, mut actual: impl FnMut(&HeldCheck, usize) -> u64) {
     let mut sum = None::<(Taken, Adjustment)>;
-    for part in parts.into_iter().rev() {
-        part.taken.metrics().held(-part.held());
-        let limits = part.taken.whole();
-        let costs = (0..limits.len()).map(|quota| actual(&part, quota)).collect();
+    for check in checks.into_iter().rev() {
+        check.taken.metrics().held(-check.held());
+        let limits = check.taken.whole();
+        let costs = (0..limits.len()).map(|quota| actual(&check, quota)).collect();
         let costs = limits.without_held(&Charge::Each(costs));
-        let adjustment = part.taken.adjustment(&part.charge, &costs);
+        let adjustment = check.taken.adjustment(&check.charge, &costs);
         sum = Some(match sum {
-            Some((other, sum)) if other.is_alike(&part.taken) => (other, sum.plus(&adjustment)),
+            Some((other, sum)) if other.is_alike(&check.taken) => (other, sum.plus(&adjustment)),
             Some((other, sum)) => {
                 other.adjust(sum);
-                (part.taken, adjustment)
+                (check.taken, adjustment)
             }
-            None => (part.taken, adjustment),
+            None => (check.taken, adjustment),
         });
     }
     if let Some((taken, sum)) = sum {

@@ -217,6 +217,8 @@ impl Limiter {
     /// another process, the check that gets such a place waits for its time: at most as long as the
     /// [`queue`](crate::Quota::queue) or [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
     ///
+    /// Permits that are [held](Hold) stay held. Those of other processes count again when these renew them.
+    ///
     /// [Leases](LimiterBuilder::lease) of the key end at once in this process. In other processes they end within the
     /// length of a lease. Until then the key can get their permits in addition to a full bucket.
     ///

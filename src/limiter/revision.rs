@@ -169,6 +169,10 @@ impl Revision {
 
     #[inline]
     fn known_with_leases(&self, key: &Key, cost: &impl Cost) -> Option<(Verdict, Source)> {
+        if self.limits.has_holds() {
+            let verdict = self.backend.take_kept(key, cost.of(0))?;
+            return Some((verdict, Source::Lease));
+        }
         let (states, denial_ttl) = (&self.states, self.denial_ttl.unwrap_or(0));
         let now = states.now();
         let lease = states.lease(key)?;
@@ -202,6 +206,8 @@ impl Revision {
     pub(super) fn acquire(&self, key: &Key, charge: Charge) -> Op {
         match self.leases {
             None => Op::Acquire(charge),
+            // A hold asks for nothing in advance.
+            Some(_) if self.limits.has_holds() => Op::Acquire(charge),
             Some(_) => self.acquire_with_lease(key, charge),
         }
     }

@@ -1,4 +1,4 @@
-//! The operation of a policy with permits that are held: it says how many of them this process holds, and takes more.
+//! The operation that reports how many permits this process holds, and takes more.
 //!
 //! A process counts for itself what it holds, and tells the store the number instead of the changes. So a call whose
 //! reply is lost needs no correction, and neither does a store that has lost its data. Only one such call of a key is
@@ -10,7 +10,7 @@ use crate::algorithm::{Limits, Permits, Standing};
 use crate::charge::Charge;
 use crate::verdict::Verdict;
 
-/// A call for one key. Two of them are equal if they are the same.
+/// One call for one key. Two values are equal only if they are clones of the same call.
 #[derive(Clone, Debug)]
 pub struct HoldOp(Arc<HoldCall>);
 
@@ -18,18 +18,25 @@ pub struct HoldOp(Arc<HoldCall>);
 struct HoldCall {
     /// The number of the call, among those of the process.
     number: u64,
-    /// The permits of each quota that the process holds. 0 of quotas whose permits are not held.
+    /// The permits that the process holds, by quota; 0 for quotas that are not concurrent.
     held: Permits,
     checks: Vec<Charge>,
-    /// The verdicts on the checks, once they are known.
-    verdicts: OnceLock<Vec<Verdict>>,
+    decided: OnceLock<Decided>,
+}
+
+/// What the store has decided.
+#[derive(Debug)]
+struct Decided {
+    verdicts: Vec<Verdict>,
+    /// The permits of each quota that are free afterwards.
+    free: Permits,
 }
 
 impl HoldOp {
     pub(crate) fn new(number: u64, mut held: Permits, checks: Vec<Charge>) -> Self {
         // A store keeps no larger number.
         held.iter_mut().for_each(|permits| *permits = (*permits).min(u32::MAX.into()));
-        Self(Arc::new(HoldCall { number, held, checks, verdicts: OnceLock::new() }))
+        Self(Arc::new(HoldCall { number, held, checks, decided: OnceLock::new() }))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -44,18 +51,24 @@ impl HoldOp {
         &self.0.checks
     }
 
-    /// Returns the verdicts on the checks. None if the store has not decided them.
+    /// Returns the verdicts on the checks, or none if the store has not decided them.
     pub(crate) fn verdicts(&self) -> &[Verdict] {
-        self.0.verdicts.get().map_or(&[], Vec::as_slice)
+        self.0.decided.get().map_or(&[], |decided| &decided.verdicts)
+    }
+
+    /// Returns the permits of a quota that are free after the checks. 0 if the store has not decided them.
+    pub(crate) fn free(&self, quota: usize) -> u64 {
+        let decided = self.0.decided.get();
+        decided.and_then(|decided| decided.free.get(quota)).copied().unwrap_or(0)
     }
 
     /// Decides the checks in order. Returns the last verdict or, without a check, that of a peek.
     pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
-        let HoldCall { number, held, checks, verdicts } = &*self.0;
+        let HoldCall { number, held, checks, decided } = &*self.0;
         limits.hold(standing, held, *number);
-        let decided: Vec<_> = checks.iter().map(|charge| limits.check(standing, charge)).collect();
-        let last = decided.last().cloned().unwrap_or_else(|| limits.peek(standing));
-        let _ = verdicts.set(decided);
+        let verdicts: Vec<_> = checks.iter().map(|charge| limits.check(standing, charge)).collect();
+        let last = verdicts.last().cloned().unwrap_or_else(|| limits.peek(standing));
+        let _ = decided.set(Decided { verdicts, free: limits.free(standing) });
         last
     }
 }

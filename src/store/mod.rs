@@ -170,6 +170,11 @@ pub trait Backend: Debug + Send + Sync {
         adjustment
     }
 
+    /// Takes permits that this process keeps after they were given back. `None` if it keeps none, or not as many.
+    fn take_kept(&self, _key: &Key, _permits: u64) -> Option<Verdict> {
+        None
+    }
+
     /// Fills the bucket.
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 

@@ -98,10 +98,11 @@ async fn the_docs_of_each_setting_have_its_default() {
         &RedisStore::open("redis://127.0.0.1").unwrap(),
         &[
             ("connections", "1", "count: 1,"),
+            ("hold_for", "10 seconds", "hold_for: 10s "),
             ("instances", "1", "instances: 1,"),
             ("keepalive", "10 seconds", "keepalive: 10s,"),
             ("key_prefix", "`fleetlimit`", "key_prefix: \"fleetlimit\","),
-            ("local_keys", "100,000", "local_keys: 100000 "),
+            ("local_keys", "100,000", "local_keys: 100000,"),
             ("max_connection_age", "5 minutes", "max_age: 300s,"),
         ],
     );

@@ -467,6 +467,101 @@ async fn no_hold_takes_longer_than_its_timeout() {
     wait_until_held(&limiter, 0).await;
 }
 
+const LEASE: Duration = Duration::from_millis(100);
+
+fn leased(store: &RedisStore, limit: u64) -> Limiter {
+    let builder = Limiter::builder(store.clone(), policy(limit)).timeout(BOUND);
+    builder.failure_mode(FailureMode::Closed).lease(LEASE).build().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_lease_a_busy_key_takes_few_calls_and_permits_are_given_back_soon() {
+    const TIMES: u64 = 500;
+    let server = Server::start().await;
+    let store = store(&server.url());
+    let limiter = leased(&store, 1_000);
+    let observer = test_limiter(self::store(&server.url()), policy(1_000));
+    let calls = async || server.command_stats().await.get("get").copied().unwrap_or(0);
+    let before = calls().await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let mut by_lease = 0;
+            for _ in 0..TIMES {
+                let hold = limiter.hold("key", 1).await.unwrap();
+                assert!(hold.decision().is_allowed());
+                by_lease += u64::from(hold.decision().source() == Source::Lease);
+                tokio::task::yield_now().await;
+            }
+            by_lease
+        });
+    }
+    let by_lease: u64 = tasks.join_all().await.into_iter().sum();
+    let (all, calls) = (64 * TIMES, calls().await - before);
+    assert!(by_lease * 10 > all * 9, "{by_lease} of {all}");
+    assert!(calls * 10 < all, "{calls} calls for {all} holds");
+    // What this process keeps is free for it.
+    assert_eq!(held(&limiter).await, 0);
+    wait_until_held(&observer, 0).await;
+
+    let held = limiter.hold("key", 1).await.unwrap();
+    drop(held);
+    store.shutdown().await;
+    assert_eq!(self::held(&observer).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_leases_no_more_are_held_than_the_limit() {
+    let server = Server::start().await;
+    let limiters: Vec<_> = (0..3).map(|_| leased(&store(&server.url()), 10)).collect();
+    let [in_use, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let mut tasks = JoinSet::new();
+    for limiter in &limiters {
+        for _ in 0..8 {
+            tasks.spawn(take_turns(limiter.clone(), in_use.clone(), most.clone(), 500));
+        }
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    assert!(most.load(SeqCst) <= 10, "{most:?}");
+    wait_until_held(&limiters[0], 0).await;
+}
+
+/// A process that is cut off does not know that others use them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lease_keeps_is_not_used_once_redis_may_have_freed_it() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = Limiter::builder(store(&proxy.url()), policy(10))
+        .timeout(Duration::from_millis(100))
+        .failure_mode(FailureMode::Closed)
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    wait_until("a permit is kept", BOUND, async || {
+        let hold = limiter.hold("key", 1).await;
+        hold.is_ok_and(|hold| hold.decision().source() == Source::Lease)
+    })
+    .await;
+    proxy.refuse().await;
+    proxy.disconnect_all().await;
+    let cut_off = Instant::now();
+    // Without a pause, so that it would never be given back.
+    while limiter.hold("key", 1).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert!(cut_off.elapsed() < HOLD_FOR, "{:?}", cut_off.elapsed());
+}
+
+#[test]
+fn a_concurrent_quota_among_others_has_no_lease() {
+    let limiter = Limiter::builder(MemoryStore::new(), with_rate(5)).lease(LEASE).build();
+    let error = limiter.unwrap_err().to_string();
+    assert!(error.contains("only quota of its policy"), "{error}");
+}
+
 #[test]
 fn a_policy_with_a_queue_and_a_concurrent_quota_is_an_error() {
     let policy = policy(5).quota("queue", Quota::per_second(1).queue(HOLD_FOR));

@@ -120,7 +120,7 @@ fn each_kind_of_error_is_on_the_page() {
     let (_, names) = code.split_once("fn name(self)").unwrap();
     let names = names.split("\n    }").next().unwrap().split("=> \"").skip(1);
     let names: Vec<_> = names.map(|name| name.split('"').next().unwrap()).collect();
-    assert_eq!(names.len(), 7);
+    assert_eq!(names.len(), 8);
     for name in names {
         assert!(page.contains(&format!("\n| `{name}` | ")), "{name}");
     }

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fleetlimit::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
+use fleetlimit::{Costs, FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
@@ -374,6 +374,27 @@ async fn each_permit_of_a_lease_is_counted_as_used_or_given_back() {
     assert_eq!((permits("used"), permits("lost")), (leased.into(), 0.0));
     assert!(permits("returned") > 0.0);
     assert_eq!(decisions(&prometheus.render(), "allowed", "lease"), Some(leased.into()));
+}
+
+#[tokio::test]
+async fn permits_that_are_held_are_counted_until_they_are_given_back() {
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("held", Quota::concurrent(9));
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let held = || {
+        let labels = [("fleetlimit_policy", "api")];
+        value(&prometheus.render(), "fleetlimit_permits_held", &labels).unwrap()
+    };
+    let costs = |permits| Costs::new(1).with("held", permits);
+    let one = limiter.hold("a", 1).await.unwrap();
+    let two = limiter.hold("b", costs(2)).await.unwrap();
+    two.extend(costs(3)).await.unwrap().ensure_allowed().unwrap();
+    assert_eq!(held(), 6.0);
+    drop(one);
+    assert_eq!(held(), 5.0);
+    two.release();
+    drop(two);
+    assert_eq!(held(), 0.0);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::algorithm::Limits;
 use crate::charge::{Adjustment, Charge};
 use crate::store::local::LocalPolicy;
 use crate::store::{Backend, Op, PendingVerdict};
-use crate::verdict::Verdict;
+use crate::verdict::{Numbers, Outcome, Verdict};
 use crate::{Error, Key};
 
 #[derive(Debug)]
@@ -82,7 +82,12 @@ impl Backend for RedisBackend {
             self.membership.start();
             self.repayment.charge_before_check(&self.queues, &self.policy, key, cx)?;
         }
-        let verdict = self.queues.poll(&self.policy, key, op, check, cx);
+        let mut verdict = self.queues.poll(&self.policy, key, op, check, cx);
+        if matches!(op, Op::Peek) && !self.policy.keeps.is_zero() {
+            // What is kept is free.
+            let kept = self.holds.kept(&self.policy, key);
+            verdict = verdict.map_ok(|verdict| verdict.with_more(kept));
+        }
         if self.policy.leases.is_some() {
             // A reply may have leased permits, which must be given back.
             self.lease_returns.start(&self.queues);
@@ -128,6 +133,12 @@ impl Backend for RedisBackend {
             self.repayment.start(&self.queues);
         }
         Some(verdict)
+    }
+
+    fn take_kept(&self, key: &Key, permits: u64) -> Option<Verdict> {
+        let remaining = self.holds.take_kept(&self.policy, key, permits)?;
+        let numbers = Numbers { remaining, ..Numbers::default() };
+        Some(Verdict::new(Outcome::Allowed, numbers))
     }
 
     fn adjust_holds(&self, key: &Key, adjustment: Adjustment) -> Adjustment {

@@ -422,7 +422,7 @@ impl RedisStore {
     /// because it does not say which instances have ended. More than 10,000 count as 10,000.
     ///
     /// Call it on the finished store: `key_prefix`, `connections`, `keepalive`, `max_connection_age`,
-    /// `one_key_per_call`, `instances` and `local_keys` return a store that does not have this number.
+    /// `one_key_per_call`, `instances`, `local_keys` and `hold_for` return a store that does not have this number.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -466,13 +466,13 @@ impl RedisStore {
         Self { local_keys: keys, fleet: Arc::default(), ..self }
     }
 
-    /// Sets how long Redis counts the permits of a [concurrent quota](crate::Quota::concurrent) that this process does
-    /// not renew: 10 seconds by default. The process renews what it holds four times in that time. So if it is killed,
-    /// its permits are free after at most this time.
+    /// Sets how long Redis counts permits of a [concurrent quota](crate::Quota::concurrent) that this process has not
+    /// renewed: 10 seconds by default. The process renews what it holds about four times in that time, so a hold may last
+    /// as long as it likes. If the process is killed, its permits are free after at most this time.
     ///
-    /// A process that is suspended, or cut off from Redis, for longer than this goes on to count what it holds. But
-    /// Redis does not, so others may take as many permits. Once the process is back, its permits count again, also
-    /// above the limit, and the excess ends as permits are given back.
+    /// A process that is suspended, or cut off from Redis, for longer than this still counts its permits as held, but
+    /// Redis does not, so other processes can take them. When the process is back, its permits count again, even above the
+    /// limit, and nothing is granted until enough are given back.
     ///
     /// The time is clamped to at least 1 second and at most an hour. Choose the same in all processes.
     #[must_use]
@@ -490,8 +490,8 @@ impl RedisStore {
     /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
     /// `shutdown` logs a warning.
     ///
-    /// It gives back what [leases](crate::LimiterBuilder::lease) have not used, and takes no more of them. It also
-    /// waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more: drop the
+    /// It gives back what [leases](crate::LimiterBuilder::lease) have not used, and takes no more of them. Drop
+    /// [holds](crate::Hold) before the call, so that their permits are given back. It also waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more: drop the
     /// checks that wait before the call.
     ///
     /// Finally the limiters on this store and its clones log what they have counted, and would log later or, if
@@ -560,6 +560,7 @@ impl fmt::Debug for RedisStore {
             .field("connections", &self.connection_settings)
             .field("instances", &self.instances)
             .field("local_keys", &self.local_keys)
+            .field("hold_for", &self.hold_for)
             .finish()
     }
 }

@@ -1,6 +1,5 @@
 //! The keys of which this process holds permits, and the calls about them.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,9 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
+use indexmap::{Equivalent, IndexMap};
 use tokio::runtime::Handle;
 
-use super::key_holds::{CheckId, HoldId, KeyHolds, Landed, NextCall, Wakers};
+use super::key_holds::{CheckId, KeyHolds, Landed, NextCall, Wakers};
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::store::local::LocalPolicy;
 use crate::store::redis::no_reply::timed_out;
@@ -28,10 +28,31 @@ pub(crate) struct Holds {
     pub(super) queues: Arc<Queues>,
     /// The time for which the server counts permits that are not renewed.
     pub(super) lifetime: Duration,
-    keys: Mutex<HashMap<HoldId, Arc<HeldKey>, RandomState>>,
+    keys: Mutex<IndexMap<HoldId, Arc<HeldKey>, RandomState>>,
     /// The number of the latest call.
     calls: AtomicU64,
     pub(super) task: Arc<SoleTask>,
+}
+
+/// The policy and key whose permits are counted together.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct HoldId {
+    /// The policy, whatever its revision.
+    policy: u64,
+    key: Key,
+}
+
+/// A borrowed [`HoldId`] with the same hash.
+#[derive(Hash)]
+struct HoldIdRef<'a> {
+    policy: u64,
+    key: &'a Key,
+}
+
+impl Equivalent<HoldId> for HoldIdRef<'_> {
+    fn equivalent(&self, id: &HoldId) -> bool {
+        self.policy == id.policy && *self.key == id.key
+    }
 }
 
 /// A key of which permits are held, or wanted.
@@ -83,9 +104,11 @@ impl Holds {
         key: &Key,
         change: impl FnOnce(&mut KeyHolds) -> T,
     ) -> (Arc<HeldKey>, T) {
-        let id = HoldId { policy: policy.states.policy(), key: key.clone() };
         loop {
-            let held = self.keys().entry(id.clone()).or_insert_with(|| self.new_key(key)).clone();
+            let held = self.find(policy, key).unwrap_or_else(|| {
+                let id = HoldId { policy: policy.states.policy(), key: key.clone() };
+                self.keys().entry(id).or_insert_with(|| self.new_key(key)).clone()
+            });
             let mut state = held.state();
             // It may have been removed since it was found.
             if !state.is_removed() {
@@ -102,8 +125,7 @@ impl Holds {
     }
 
     fn find(&self, policy: &RedisPolicy, key: &Key) -> Option<Arc<HeldKey>> {
-        let id = HoldId { policy: policy.states.policy(), key: key.clone() };
-        self.keys().get(&id).cloned()
+        self.keys().get(&HoldIdRef { policy: policy.states.policy(), key }).cloned()
     }
 
     /// Returns the result of a check, and begins its call if the one before it has ended.
@@ -143,8 +165,8 @@ impl Holds {
         if returned.iter().any(|permits| *permits > 0)
             && let Some(key) = self.find(policy, key)
         {
-            key.state().give_back(policy, |quota| returned.get(quota).copied().unwrap_or(0));
-            self.send_next(&key);
+            let permits = |quota: usize| returned.get(quota).copied().unwrap_or(0);
+            self.give_back(policy, &key, permits);
             // Its runtime may have ended.
             self.start_renewal();
         }
@@ -154,6 +176,35 @@ impl Holds {
             _ => 0,
         };
         is_held.iter().enumerate().map(rest).collect()
+    }
+
+    fn give_back(
+        &self,
+        policy: &RedisPolicy,
+        key: &Arc<HeldKey>,
+        permits: impl Fn(usize) -> u64 + Copy,
+    ) {
+        let instances = |local: &LocalPolicy| local.local().share().instances() as u64;
+        let instances = policy.local.as_ref().map_or(1, instances);
+        let mut state = key.state();
+        state.give_back_or_keep(policy, permits, instances, Instant::now());
+        let timer = state.spare_end().filter(|end| state.arm(*end));
+        drop(state);
+        if let Some(end) = timer {
+            timer::arm(end, key.timer());
+        }
+        self.send_next(key);
+    }
+
+    /// Takes permits that are kept since they were given back. Returns those that are free afterwards.
+    pub(crate) fn take_kept(&self, policy: &RedisPolicy, key: &Key, permits: u64) -> Option<u64> {
+        let key = self.find(policy, key)?;
+        key.state().take_kept(policy, permits, Instant::now(), self.lifetime)
+    }
+
+    /// Returns the permits of a key that are kept since they were given back.
+    pub(crate) fn kept(&self, policy: &RedisPolicy, key: &Key) -> u64 {
+        self.find(policy, key).map_or(0, |key| key.state().kept())
     }
 
     /// Decides a check by the share of this process, of which it may hold a part already.
@@ -177,7 +228,7 @@ impl Holds {
         verdict
     }
 
-    /// The bucket of a key was reset on the server. What is held of it is counted there again.
+    /// Reports what is held of a key again, after its bucket was reset on the server.
     pub(crate) fn forget(&self, policy: &RedisPolicy, key: &Key) {
         if let Some(key) = self.find(policy, key) {
             key.state().forget();
@@ -225,7 +276,7 @@ impl Holds {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<HoldId, Arc<HeldKey>, RandomState>> {
+    fn keys(&self) -> MutexGuard<'_, IndexMap<HoldId, Arc<HeldKey>, RandomState>> {
         // Nothing that panics runs under the lock.
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -283,6 +334,7 @@ impl Timer for HeldKey {
             |policy: &RedisPolicy| timed_out(&topology.server(policy.encoder.slot(&self.key)));
         let (next, wakers) = self.state().expire(now, late);
         wake(wakers);
+        holds.send_next(&self);
         next
     }
 }

@@ -10,13 +10,14 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tokio::runtime::Id;
 
+use super::spare::Spare;
+use crate::Error;
 use crate::algorithm::{Permits, QuotaId};
 use crate::charge::{Charge, Cost};
 use crate::store::HoldOp;
 use crate::store::redis::queue::StartedCall;
 use crate::store::redis::script::RedisPolicy;
 use crate::verdict::Verdict;
-use crate::{Error, Key};
 
 /// The most checks of a call.
 const MAX_CHECKS: usize = 1_024;
@@ -32,8 +33,12 @@ pub(super) type Wakers = SmallVec<[Waker; 4]>;
 pub(super) struct KeyHolds {
     /// The permits that are held of each quota. More than one revision of the policy may have taken them.
     held: SmallVec<[(QuotaId, u64); 1]>,
-    /// The policies whose calls say what is held. There are several if an update has changed the names of quotas.
-    statements: SmallVec<[Statement; 1]>,
+    /// The permits that are kept, of a policy with a single quota.
+    spare: Spare,
+    /// The permits that were free after the latest call that has succeeded.
+    free: u64,
+    /// The policies whose calls report what is held. There are several if an update has changed the names of quotas.
+    reports: SmallVec<[Report; 1]>,
     checks: HashMap<CheckId, WaitingCheck, RandomState>,
     latest: CheckId,
     /// The checks of the next calls, in order of arrival. Some may be gone.
@@ -49,13 +54,13 @@ pub(super) struct KeyHolds {
 
 /// What the server knows about the quotas of a policy.
 #[derive(Debug)]
-struct Statement {
+struct Report {
     /// The latest one with quotas of these names.
     policy: Arc<RedisPolicy>,
-    /// True if the latest call says how many permits are held, and has not failed.
-    is_stated: bool,
+    /// True if the latest call reports how many permits are held, and has not failed.
+    is_reported: bool,
     /// The time at which the latest call was sent that has succeeded.
-    stated_at: Instant,
+    reported_at: Instant,
 }
 
 /// A check that wants permits.
@@ -82,9 +87,9 @@ struct CallInFlight {
     checks: Vec<CheckId>,
     sent_at: Instant,
     policy: Arc<RedisPolicy>,
-    /// True if the server knew before the call what it says.
-    was_stated: bool,
-    /// The place of its result, once it has joined a queue, or the reason why it could not.
+    /// True if the server already had these numbers before the call.
+    was_reported: bool,
+    /// The call in its queue, or the reason why it could not join one.
     started: Option<Result<StartedCall, Error>>,
 }
 
@@ -106,7 +111,9 @@ impl KeyHolds {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             held: SmallVec::new(),
-            statements: SmallVec::new(),
+            spare: Spare::default(),
+            free: 0,
+            reports: SmallVec::new(),
             checks: HashMap::default(),
             latest: 0,
             unsent: VecDeque::new(),
@@ -163,34 +170,34 @@ impl KeyHolds {
             }
             self.unsent.pop_front();
         }
-        let unstated = || self.statements.iter().find(|statement| !statement.is_stated);
-        let policy = policy.or_else(|| unstated().map(|statement| statement.policy.clone()))?;
-        let op = HoldOp::new(number, self.held_under(&policy), charges);
-        let statement = self.statement(&policy, now);
-        let was_stated = mem::replace(&mut statement.is_stated, true);
+        let unreported = || self.reports.iter().find(|report| !report.is_reported);
+        let policy = policy.or_else(|| unreported().map(|report| report.policy.clone()))?;
+        let op = HoldOp::new(number, self.reported_under(&policy), charges);
+        let report = self.report(&policy, now);
+        let was_reported = mem::replace(&mut report.is_reported, true);
         let call = CallInFlight {
             op: op.clone(),
             checks: ids,
             sent_at: now,
             policy: policy.clone(),
-            was_stated,
+            was_reported,
             started: None,
         };
         self.call = Some(call);
         Some(NextCall { policy, op })
     }
 
-    /// Returns the statement about the quotas of a policy, from now on with its numbers.
-    fn statement(&mut self, policy: &Arc<RedisPolicy>, now: Instant) -> &mut Statement {
-        let known = self.statements.iter().position(|statement| statement.is_about(policy));
+    /// Returns the report about the quotas of a policy, from now on with its numbers.
+    fn report(&mut self, policy: &Arc<RedisPolicy>, now: Instant) -> &mut Report {
+        let known = self.reports.iter().position(|report| report.is_about(policy));
         let index = known.unwrap_or_else(|| {
             let policy = policy.clone();
-            self.statements.push(Statement { policy, is_stated: true, stated_at: now });
-            self.statements.len() - 1
+            self.reports.push(Report { policy, is_reported: true, reported_at: now });
+            self.reports.len() - 1
         });
-        let statement = &mut self.statements[index];
-        statement.policy = policy.clone();
-        statement
+        let report = &mut self.reports[index];
+        report.policy = policy.clone();
+        report
     }
 
     /// Returns a call that renews what is held, unless one is in flight.
@@ -198,13 +205,13 @@ impl KeyHolds {
         if self.call.is_some() {
             return None;
         }
-        self.changed();
+        self.mark_unreported();
         self.begin(number, now)
     }
 
-    /// The server does not know what is held.
-    fn changed(&mut self) {
-        self.statements.iter_mut().for_each(|statement| statement.is_stated = false);
+    /// Marks what is held as unknown to the server.
+    fn mark_unreported(&mut self) {
+        self.reports.iter_mut().for_each(|report| report.is_reported = false);
     }
 
     /// Notes that a call has joined a queue, or could not.
@@ -223,14 +230,17 @@ impl KeyHolds {
             Err(error) => (Err(error.clone()), false),
         };
         let result = result.map(drop);
-        let CallInFlight { op, checks, sent_at, policy, was_stated, .. } = self.call.take()?;
+        let CallInFlight { op, checks, sent_at, policy, was_reported, .. } = self.call.take()?;
         if was_sent {
             self.last_call = sent_at;
         }
-        let statement = self.statement(&policy, sent_at);
+        let report = self.report(&policy, sent_at);
         match &result {
-            Ok(()) => statement.stated_at = sent_at,
-            Err(_) => statement.is_stated &= was_stated && !was_sent,
+            Ok(()) => {
+                report.reported_at = sent_at;
+                self.free = op.free(0);
+            }
+            Err(_) => report.is_reported &= was_reported && !was_sent,
         }
         let mut wakers = Wakers::new();
         for (index, id) in checks.into_iter().enumerate() {
@@ -255,7 +265,7 @@ impl KeyHolds {
                     }
                 }
                 // Nobody waits for it any more, so what it has taken is not held.
-                None if is_allowed => self.changed(),
+                None if is_allowed => self.mark_unreported(),
                 None => {}
             }
         }
@@ -328,11 +338,12 @@ impl KeyHolds {
         now: Instant,
         error: impl Fn(&RedisPolicy) -> Error,
     ) -> (Option<Instant>, Wakers) {
-        let (mut next, mut wakers) = (None::<Instant>, Wakers::new());
+        let mut wakers = Wakers::new();
         if self.timer.is_none_or(|timer| now < timer) {
             // There is an earlier timer by now, or a later one.
             return (None, wakers);
         }
+        let mut next = self.give_back_spare(now);
         for check in self.checks.values_mut() {
             if matches!(check.progress, Progress::Done(_)) {
                 continue;
@@ -367,8 +378,8 @@ impl KeyHolds {
         now: Instant,
     ) {
         self.count(policy, permits);
-        let _ = self.statement(policy, now);
-        self.changed();
+        let _ = self.report(policy, now);
+        self.mark_unreported();
     }
 
     /// Counts permits as held no longer.
@@ -380,14 +391,91 @@ impl KeyHolds {
             }
         }
         self.held.retain(|(_, held)| *held > 0);
-        self.changed();
+        self.mark_unreported();
     }
 
-    /// The server has forgotten the key.
-    pub(super) fn forget(&mut self) {
-        if !self.held.is_empty() {
-            self.changed();
+    /// Counts permits as held no longer, and keeps them for the next holds if they may be needed. All `instances`
+    /// together keep at most half of what is free.
+    pub(super) fn give_back_or_keep(
+        &mut self,
+        policy: &RedisPolicy,
+        permits: impl Fn(usize) -> u64 + Copy,
+        instances: u64,
+        now: Instant,
+    ) {
+        if policy.keeps.is_zero() {
+            return self.give_back(policy, permits);
         }
+        let most =
+            self.free.saturating_add(self.spare.permits()) / instances.max(1).saturating_mul(2);
+        let was_reported = !self.is_unreported();
+        let kept = self.spare.keep(permits(0), most, now, policy.keeps);
+        self.give_back(policy, permits);
+        if kept == permits(0) && was_reported {
+            // The server counts them already.
+            self.reports.iter_mut().for_each(|report| report.is_reported = true);
+        }
+    }
+
+    /// Takes permits that are kept. Returns the number of permits that are free afterwards, as far as is known.
+    pub(super) fn take_kept(
+        &mut self,
+        policy: &RedisPolicy,
+        permits: u64,
+        now: Instant,
+        lifetime: Duration,
+    ) -> Option<u64> {
+        let is_same = |report: &&Report| report.policy.is_same(policy);
+        let reported_at = self.reports.iter().find(is_same)?.reported_at;
+        // Later, others may have taken them.
+        let is_counted = now.saturating_duration_since(reported_at) < lifetime / 4 * 3;
+        (is_counted && self.spare.take(permits)).then(|| {
+            self.count(policy, |_| permits);
+            self.free.saturating_add(self.spare.permits())
+        })
+    }
+
+    /// Returns the time at which permits that are kept may be given back.
+    pub(super) fn spare_end(&self) -> Option<Instant> {
+        self.spare.end()
+    }
+
+    /// Returns the permits that are kept.
+    pub(super) fn kept(&self) -> u64 {
+        self.spare.permits()
+    }
+
+    /// Gives back what is kept.
+    pub(super) fn keep_nothing(&mut self) {
+        if self.spare.clear() > 0 {
+            self.mark_unreported();
+        }
+    }
+
+    /// Gives back what nobody has needed for a while. Returns the time of the next look.
+    pub(super) fn give_back_spare(&mut self, now: Instant) -> Option<Instant> {
+        let policies = self.reports.iter().map(|report| report.policy.keeps);
+        let keeps = policies.max().unwrap_or_default();
+        if self.spare.end_period(now, keeps) > 0 {
+            self.mark_unreported();
+        }
+        self.spare.end()
+    }
+
+    /// Notes that the server has lost the key.
+    pub(super) fn forget(&mut self) {
+        if !self.held.is_empty() || self.spare.permits() > 0 {
+            self.mark_unreported();
+        }
+    }
+
+    /// Returns the permits that the server has to count of each quota of a policy: those that are held or kept.
+    fn reported_under(&self, policy: &RedisPolicy) -> Permits {
+        let mut reported = self.held_under(policy);
+        if let [reported] = &mut *reported {
+            *reported = reported.saturating_add(self.spare.permits());
+        }
+        reported
     }
 
     /// Returns the permits that are held of each quota of a policy.
@@ -405,18 +493,18 @@ impl KeyHolds {
     }
 
     /// Returns true if the server does not know what is held, as far as this process knows.
-    pub(super) fn is_unstated(&self) -> bool {
-        self.statements.iter().any(|statement| !statement.is_stated)
+    pub(super) fn is_unreported(&self) -> bool {
+        self.reports.iter().any(|report| !report.is_reported)
     }
 
-    /// Returns the time from which the server has to be told what is held, unless a call in flight tells it.
+    /// Returns the time at which the next report is due, or `None` if none is, or a call is in flight.
     pub(super) fn due(&self, interval: Duration) -> Option<Instant> {
-        let of = |statement: &Statement| match statement.is_stated {
-            true if self.held.is_empty() => None,
-            true => Some(statement.stated_at + interval),
-            false => Some(statement.stated_at),
+        let of = |report: &Report| match report.is_reported {
+            true if self.held.is_empty() && self.spare.permits() == 0 => None,
+            true => Some(report.reported_at + interval),
+            false => Some(report.reported_at),
         };
-        let first = self.statements.iter().filter_map(of).min();
+        let first = self.reports.iter().filter_map(of).min();
         first.filter(|_| self.call.is_none())
     }
 
@@ -424,9 +512,9 @@ impl KeyHolds {
     pub(super) fn remove_if_idle(&mut self, now: Instant, lifetime: Duration) -> bool {
         // What the server may count has ended by then.
         let is_known =
-            !self.is_unstated() || now.saturating_duration_since(self.last_call) > lifetime;
-        let is_idle =
-            self.held.is_empty() && self.checks.is_empty() && self.call.is_none() && is_known;
+            !self.is_unreported() || now.saturating_duration_since(self.last_call) > lifetime;
+        let has_none = self.held.is_empty() && self.spare.permits() == 0;
+        let is_idle = has_none && self.checks.is_empty() && self.call.is_none() && is_known;
         self.is_removed |= is_idle;
         self.is_removed
     }
@@ -436,7 +524,7 @@ impl KeyHolds {
     }
 }
 
-impl Statement {
+impl Report {
     /// Returns true if a policy has quotas of the same names.
     fn is_about(&self, policy: &RedisPolicy) -> bool {
         self.policy.limits.ids().eq(policy.limits.ids())
@@ -445,12 +533,4 @@ impl Statement {
 
 fn no_verdict() -> Error {
     Error::new(crate::ErrorKind::Server, "unexpected reply: it does not have all verdicts")
-}
-
-/// What is counted under which key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct HoldId {
-    /// The policy, whatever its revision.
-    pub(super) policy: u64,
-    pub(super) key: Key,
 }

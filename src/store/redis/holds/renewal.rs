@@ -11,10 +11,10 @@ use super::holds::{HeldKey, Holds};
 use crate::store::redis::sole_task::SoleTask;
 use crate::timer;
 
-/// Permits are renewed so often in their lifetime.
+/// The number of renewals in the lifetime of permits.
 const RENEWALS: u32 = 4;
 
-/// A round begins so often in the lifetime of permits, and at least once in `LONGEST_PAUSE`.
+/// The number of rounds in the lifetime of permits. There is at least one in `LONGEST_PAUSE`.
 const ROUNDS: u32 = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -70,10 +70,10 @@ impl Holds {
         if self.remove_idle() {
             return ControlFlow::Break(Duration::ZERO);
         }
-        let is_unstated = keys.iter().any(|(_, key)| key.state().is_unstated());
+        let is_unreported = keys.iter().any(|(_, key)| key.state().is_unreported());
         let pause = (self.lifetime / ROUNDS).min(LONGEST_PAUSE);
         let pause =
-            if is_unstated { SHORT_PAUSE.max(start.elapsed() * REST).min(pause) } else { pause };
+            if is_unreported { SHORT_PAUSE.max(start.elapsed() * REST).min(pause) } else { pause };
         ControlFlow::Continue(pause)
     }
 
@@ -81,8 +81,9 @@ impl Holds {
     pub(crate) async fn settle(&self, deadline: Instant) {
         let is_unknown = |key: &Arc<HeldKey>| {
             let state = key.state();
-            state.in_flight().is_some() || state.is_unstated()
+            state.in_flight().is_some() || state.is_unreported()
         };
+        self.all().iter().for_each(|key| key.state().keep_nothing());
         while Instant::now() < deadline {
             let keys = self.all();
             if !keys.iter().any(is_unknown) {

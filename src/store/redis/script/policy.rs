@@ -30,8 +30,10 @@ pub(crate) struct RedisPolicy {
     pub(crate) metrics: PolicyMetrics,
     /// The policy as the local store decides by it. Probes have none.
     pub(crate) local: Option<LocalPolicy>,
-    /// The terms of leases, if there are any. Probes have none.
+    /// The terms of leases, if there are any. Probes have none, and neither have policies whose permits are held.
     pub(crate) leases: Option<Arc<LeaseTerms>>,
+    /// The time for which permits that were held are kept after they were given back. Zero if they are not.
+    pub(crate) keeps: Duration,
 }
 
 impl RedisPolicy {
@@ -44,6 +46,9 @@ impl RedisPolicy {
         let lifetime = u64::try_from(hold_for.as_micros()).unwrap_or(u64::MAX);
         let limits = spec.limits.held_by(local.holder(), lifetime);
         let (scripts, params) = Scripts::of(&limits);
+        let has_holds = limits.has_holds();
+        let terms = spec.leases.as_ref().filter(|_| has_holds);
+        let keeps = terms.map(|terms| Duration::from_nanos(terms.longest));
         Ok(Self {
             limits,
             timeout: spec.timeout,
@@ -54,7 +59,8 @@ impl RedisPolicy {
             states: spec.states.clone(),
             metrics: spec.metrics.clone(),
             local: Some(local.policy(&spec.name, &spec.limits, spec.states.clone())),
-            leases: spec.leases.clone(),
+            leases: spec.leases.clone().filter(|_| !has_holds),
+            keeps: keeps.unwrap_or_default(),
         })
     }
 
@@ -74,6 +80,7 @@ impl RedisPolicy {
             metrics: self.metrics.clone(),
             local: None,
             leases: None,
+            keeps: Duration::ZERO,
         }
     }
 

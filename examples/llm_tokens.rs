@@ -11,6 +11,12 @@
 //! got.
 //!
 //! `LIMIT` changes the budget from `10000/min`, and `PORT` the port from 3000; 0 picks a free one.
+//!
+//! While Redis is down and requests arrive, the log has this line every five seconds:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit enforced locally, by this instance's share event="failure_mode_decides" policy="llm" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::convert::Infallible;
 use std::env;

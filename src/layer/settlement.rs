@@ -223,15 +223,14 @@ impl Charged {
         let hold = self.held().filter(|_| is_upgrade);
         if let Some(hold) = hold
             && Arc::strong_count(hold) == 1
+            && let Some(count) = NOT_KEPT.occurred(Instant::now().into_std())
         {
-            if let Some(count) = NOT_KEPT.occurred(Instant::now().into_std()) {
-                tracing::warn!(
-                    target: "fleetlimit", event = "hold_not_kept", policy = self.check.policy_name(), count,
-                    "a connection was upgraded, and does not count as in flight any more, because its handler does \
-                     not keep the hold (move the `Arc<Hold>` in the extensions of the request into the task of the \
-                     connection)"
-                );
-            }
+            tracing::warn!(
+                target: "fleetlimit", event = "hold_not_kept", policy = self.check.policy_name(), count,
+                "a connection was upgraded, and does not count as in flight any more, because its handler does \
+                 not keep the hold (move the `Arc<Hold>` in the extensions of the request into the task of the \
+                 connection)"
+            );
         }
         hold.is_some()
     }

@@ -485,6 +485,9 @@ async fn log_of(name: &str, url: &str) -> String {
         "limits_file" => {
             example.get("/search").await;
         }
+        "llm_tokens" => {
+            example.get_with("/chat?tokens=1", "x-api-key", "key").await;
+        }
         _ => {
             example.get("/").await;
         }

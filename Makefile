@@ -11,7 +11,7 @@ CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 
 # These integration tests wait more than they compute, so four run at a time.
-FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
+FAULTS := faults:: held_fleet:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
 FAULTS += examples::three_processes_keep examples::processes_whose_clocks
 
 # Each test of `timing` runs alone.

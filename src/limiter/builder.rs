@@ -57,7 +57,8 @@ impl LimiterBuilder {
 
     /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing, connecting and the
     /// reply of the store. After that the failure mode applies. A check that was already sent may still be
-    /// charged. Set it to at least twice the round trip to Redis, and to at least 20 ms.
+    /// charged. Set it to at least twice the round trip to Redis, and to at least 20 ms. A
+    /// [hold](Limiter::hold) may have to wait for another call of its key first, so three round trips are better for it.
     ///
     /// The timeout also applies to `peek`, `reset`, `charge` and `credit`, but not to the wait of `acquire`. It is
     /// clamped to a year. Limiters with the same timeout on one `RedisStore` share their calls, so use few

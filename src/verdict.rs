@@ -64,10 +64,9 @@ pub(crate) enum Outcome {
 pub(crate) struct QuotaInfo {
     name: Name,
     pub(crate) limit: u64,
-    /// The seconds in a window, or in which an empty bucket refills. 0 if they are not whole.
+    /// The seconds in a window, or in which an empty bucket refills. 0 if they are not whole, and [`HELD`](Self::HELD)
+    /// if permits are held. It is not another field, because decisions are moved often.
     pub(crate) window: u64,
-    /// True if permits are held until they are given back.
-    pub(crate) is_held: bool,
 }
 
 /// A short name is copied with each decision, which costs less than a reference count that all
@@ -167,15 +166,23 @@ impl Verdict {
 }
 
 impl QuotaInfo {
+    /// More seconds than any window has.
+    const HELD: u64 = u64::MAX;
+
     /// The window is in microseconds.
     pub(crate) fn new(name: &str, limit: u64, window: u64) -> Self {
         let window = if window.is_multiple_of(1_000_000) { window / 1_000_000 } else { 0 };
-        Self { name: Name::new(name), limit, window, is_held: false }
+        Self { name: Name::new(name), limit, window }
     }
 
     /// A quota whose permits are held.
     pub(crate) fn held(name: &str, limit: u64) -> Self {
-        Self { is_held: true, ..Self::new(name, limit, 0) }
+        Self { window: Self::HELD, ..Self::new(name, limit, 0) }
+    }
+
+    /// Returns true if permits are held until they are given back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.window == Self::HELD
     }
 
     pub(crate) fn name(&self) -> &str {

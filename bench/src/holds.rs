@@ -77,7 +77,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<ExitCode, BoxError> {
             runs.push(measure(subject, &server, slice).await?);
         }
     }
-    println!("| {TASKS} tasks hold a permit of one key | holds/s | relative | Redis CPU µs per hold |");
+    println!(
+        "| {TASKS} tasks hold a permit of one key | holds/s | relative | Redis CPU µs per hold |"
+    );
     println!("|---|--:|--:|--:|");
     let of = |runs: &[(f64, f64)]| {
         let rate = median(runs.iter().map(|(rate, _)| *rate).collect()).unwrap_or(f64::NAN);
@@ -90,7 +92,10 @@ pub(crate) async fn run(settings: &Settings) -> Result<ExitCode, BoxError> {
     }
     let is_met = leases / scripts >= TARGET;
     if !is_met {
-        eprintln!("with a lease {:.2} times as many as with scripts, of at least {TARGET}", leases / scripts);
+        eprintln!(
+            "with a lease {:.2} times as many as with scripts, of at least {TARGET}",
+            leases / scripts
+        );
     }
     Ok(if is_met || !settings.check { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

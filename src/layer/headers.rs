@@ -258,12 +258,11 @@ fn policy_field<'a>(quotas: impl IntoIterator<Item = &'a QuotaInfo>) -> Vec<u8> 
         for part in [separator, "\"", quota.name(), "\";q=", limit] {
             field.extend_from_slice(part.as_bytes());
         }
-        if quota.window > 0 {
+        if quota.is_held() {
+            field.extend_from_slice(b";qu=\"concurrent-requests\"");
+        } else if quota.window > 0 {
             field.extend_from_slice(b";w=");
             field.extend_from_slice(digits.format(quota.window).as_bytes());
-        }
-        if quota.is_held {
-            field.extend_from_slice(b";qu=\"concurrent-requests\"");
         }
     }
     field

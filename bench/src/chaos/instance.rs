@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::held::Uses;
 use crate::subjects::BoxError;
 
 /// Its process ends at the end of its input, which is closed when this is dropped.
@@ -18,10 +19,12 @@ pub(super) struct Instance {
 }
 
 /// What the checks of a section came to, those of the key without leases and those of the key with leases.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reports {
     pub(super) exact: Report,
     pub(super) leased: Report,
+    /// The uses of permits that are held.
+    pub(super) held: Uses,
 }
 
 /// What the checks of a key, and of others, came to.
@@ -98,7 +101,8 @@ impl Instance {
 
 impl Reports {
     pub(super) fn write(&self) -> String {
-        [self.exact, self.leased].map(|report| report.write()).join(" ")
+        let reports = [self.exact, self.leased].map(|report| report.write()).join(" ");
+        format!("{reports} {}", self.held.write())
     }
 }
 
@@ -124,11 +128,13 @@ impl FromStr for Reports {
     type Err = BoxError;
 
     fn from_str(text: &str) -> Result<Self, BoxError> {
-        let numbers = text.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let (numbers, held) = text.rsplit_once(' ').ok_or("no uses")?;
+        let numbers = numbers.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
         let (exact, leased) = numbers.split_at(numbers.len() / 2);
         match (exact.try_into(), leased.try_into()) {
             (Ok(exact), Ok(leased)) => {
-                Ok(Self { exact: Report::new(exact), leased: Report::new(leased) })
+                let (exact, leased) = (Report::new(exact), Report::new(leased));
+                Ok(Self { exact, leased, held: held.parse()? })
             }
             _ => Err(format!("not a report: {text}").into()),
         }

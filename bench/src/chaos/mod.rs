@@ -1,12 +1,13 @@
 //! A long run of several processes with one fault after another. Every admission is counted, and the scorecard
-//! says whether the limit held, what a check cost, and how soon Redis decided again. The processes share two keys:
-//! one without leases, and one with them.
+//! says whether the limit held, what a check cost, and how soon Redis decided again. The processes share three keys:
+//! one without leases, one with them, and one whose permits are held for a moment.
 //!
 //! An `instance` is a process as the benchmark sees it, and a `worker` what runs in it. A `fault` happens to a
-//! server, the `scorecard` has the figures, and `open_breaker` measures the time of a check without a server.
+//! server, the `scorecard` has the figures (`held` those of permits that are held), and `open_breaker` measures the time of a check without a server.
 //! `outage` draws a single fault.
 
 mod fault;
+mod held;
 mod instance;
 mod open_breaker;
 mod outage;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::sleep;
 
 use self::fault::{Fault, Target};
+use self::held::Uses;
 use self::instance::{Instance, Reports};
 pub(crate) use self::outage::run as draw_outage;
 use self::scorecard::{Cycle, Scorecard};
@@ -34,6 +36,9 @@ const BURST: f64 = 50.0;
 const LEASED_RATE: f64 = 1_000.0;
 const LEASED_BURST: f64 = 500.0;
 const LEASE: Duration = Duration::from_millis(100);
+
+/// The time for which Redis counts permits that a process does not renew.
+const HOLD_FOR: Duration = Duration::from_secs(1);
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -83,12 +88,15 @@ struct Section {
 struct Sections {
     exact: Section,
     leased: Section,
+    held: Uses,
 }
 
 impl Sections {
     fn new(time: Duration, reports: &[Reports]) -> Self {
         let exact = reports.iter().map(|reports| reports.exact).collect();
         let leased = reports.iter().map(|reports| reports.leased).collect();
+        let mut held = Uses::default();
+        reports.iter().for_each(|reports| held.extend(&reports.held));
         Self {
             exact: Section { time, rate: RATE, burst: BURST, rate_alone: 0.0, reports: exact },
             leased: Section {
@@ -98,6 +106,7 @@ impl Sections {
                 rate_alone: LEASED_RATE / INSTANCES as f64,
                 reports: leased,
             },
+            held,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::fault::Fault;
+use super::held::{self, Uses};
 use super::{INSTANCES, Section, Sections, TIMEOUT};
 
 /// A fault, and the times before and after it.
@@ -31,10 +32,43 @@ struct Row {
     beyond: f64,
 }
 
+/// The worst figures of permits that are held, in a fault.
+#[derive(Default)]
+struct HeldRow {
+    count: u32,
+    survived: u32,
+    /// The most permits at a time.
+    most: u64,
+    /// The fewest permits on average.
+    average: Option<f64>,
+}
+
+impl HeldRow {
+    fn add(&mut self, uses: &Uses, fault: Option<Fault>) {
+        let (most, average) = (uses.most(), uses.average());
+        let is_used = fault.is_some() || average >= LEAST_IN_USE;
+        self.count += 1;
+        self.survived += u32::from(most <= most_held(fault) && is_used);
+        self.most = self.most.max(most);
+        self.average = Some(self.average.map_or(average, |least| least.min(average)));
+    }
+}
+
+/// The documented bound: while Redis does not count what they hold, instances may take permits up to their shares, and
+/// a suspended one adds what it holds.
+fn most_held(fault: Option<Fault>) -> u64 {
+    match fault {
+        None | Some(Fault::ScriptsFlushed | Fault::InstanceKilled) => held::LIMIT,
+        Some(Fault::InstanceSuspended) => held::LIMIT + held::TASKS,
+        Some(_) => 2 * held::LIMIT,
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Scorecard {
     /// The rows of each fault, or of the time without one: without leases, and with them.
     rows: BTreeMap<Option<Fault>, [Row; 2]>,
+    held: BTreeMap<Option<Fault>, HeldRow>,
     checks: u64,
     failed: u64,
     /// The checks of the key with leases that leases have decided, and all of them, apart from cached denials.
@@ -51,6 +85,8 @@ const LONGEST: Duration = TIMEOUT.saturating_add(Duration::from_millis(5));
 const LONGEST_RECOVERY: Duration = Duration::from_secs(1);
 /// With an open breaker, for 99% of the checks.
 const LONGEST_OPEN: Duration = Duration::from_micros(200);
+/// The permits that have to be in use on average without a fault. A task that was denied pauses.
+const LEAST_IN_USE: f64 = 0.6 * held::LIMIT as f64;
 /// How far an instance may grow from a quarter of the run to its end.
 const MAX_GROWTH: f64 = 1.1;
 
@@ -136,6 +172,7 @@ impl Scorecard {
                 self.checks += section.reports.iter().map(|report| report.checks).sum::<u64>();
                 self.failed += section.reports.iter().map(|report| report.failed).sum::<u64>();
             }
+            self.held.entry(fault).or_default().add(&sections.held, fault);
             let leased = &sections.leased.reports;
             self.leased += leased.iter().map(|report| report.by_lease).sum::<u64>();
             self.of_leased +=
@@ -151,6 +188,7 @@ impl Scorecard {
             && !has_grown
             && is_quick
             && self.rows.values().flatten().all(|row| row.survived == row.count)
+            && self.held.values().all(|row| row.survived == row.count)
     }
 
     fn survived(&self) -> u32 {
@@ -193,6 +231,16 @@ impl fmt::Display for Scorecard {
                 f,
                 "| {name} | {survived} of {count} | {p999} | {slowest} | {recovery} | {least:.0} to {most:.0}% | {unused} | {beyond} |"
             )?;
+        }
+        writeln!(
+            f,
+            "\n| fault | survived | permits held at a time, at most, of {} | on average |",
+            held::LIMIT
+        )?;
+        writeln!(f, "|---|--:|--:|--:|")?;
+        for (fault, HeldRow { count, survived, most, average }) in &self.held {
+            let (name, average) = (fault.map_or("none", Fault::name), average.unwrap_or_default());
+            writeln!(f, "| {name} | {survived} of {count} | {most} | {average:.1} |")?;
         }
         let (early, late) = self.resident();
         let Self { checks, failed, open_breaker, .. } = self;

@@ -1,5 +1,6 @@
 //! One of the processes: tasks that check the key of the section more often than the limit allows, tasks that check
-//! many other keys, and tasks that check a key with leases, in every other second more often than its limit allows.
+//! many other keys, tasks that check a key with leases, in every other second more often than its limit allows, and
+//! tasks that hold permits of a key for a moment.
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,9 @@ use ::fleetlimit::{Limiter, Policy, Quota, RedisStore, Source};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::held::{self, Uses};
 use super::instance::{Report, Reports};
-use super::{BURST, LEASE, LEASED_BURST, LEASED_RATE, RATE, TIMEOUT};
+use super::{BURST, HOLD_FOR, LEASE, LEASED_BURST, LEASED_RATE, RATE, TIMEOUT};
 use crate::settings::Settings;
 use crate::soak::resident_kib;
 use crate::subjects::BoxError;
@@ -23,6 +25,8 @@ const SELDOM: u64 = 4;
 /// Between two checks of a task.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const OTHER_KEYS: u64 = 10_000;
+/// The time for which a task holds a permit.
+const HOLD: Duration = Duration::from_millis(30);
 
 /// The keys that a task checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +42,7 @@ struct Section {
     /// Of the shared key and others, and of the key with leases.
     exact: Outcomes,
     leased: Outcomes,
+    held: Uses,
 }
 
 #[derive(Default)]
@@ -55,12 +60,14 @@ struct Outcomes {
 type Shared = Arc<Mutex<Section>>;
 
 pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
-    let store = RedisStore::open(settings.subject)?;
+    let store = RedisStore::open(settings.subject)?.hold_for(HOLD_FOR);
     let quota = Quota::per_second(RATE as u64).burst(BURST as u64);
     let limiter = Limiter::builder(store.clone(), quota).timeout(TIMEOUT).build()?;
     let quota = Quota::per_second(LEASED_RATE as u64).burst(LEASED_BURST as u64);
     let leased = Policy::new("leased").quota("rate", quota);
-    let leased = Limiter::builder(store, leased).timeout(TIMEOUT).lease(LEASE).build()?;
+    let leased = Limiter::builder(store.clone(), leased).timeout(TIMEOUT).lease(LEASE).build()?;
+    let held = Policy::new("held").quota("held", Quota::concurrent(held::LIMIT));
+    let held = Limiter::builder(store, held).timeout(TIMEOUT).build()?;
     let section = Shared::default();
     for (keys, count, limiter) in [
         (Keys::Shared, TASKS_ON_THE_KEY, &limiter),
@@ -70,6 +77,9 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
         for number in 0..count {
             tokio::spawn(check_all(limiter.clone(), section.clone(), keys, number));
         }
+    }
+    for _ in 0..held::TASKS {
+        tokio::spawn(hold_all(held.clone(), section.clone()));
     }
     let mut commands = BufReader::new(stdin()).lines();
     while let Some(command) = commands.next_line().await? {
@@ -142,6 +152,31 @@ async fn check_all(limiter: Limiter, section: Shared, keys: Keys, number: u64) {
     }
 }
 
+/// Holds permits of the key of the section, one after the other.
+async fn hold_all(limiter: Limiter, section: Shared) {
+    loop {
+        let key = lock(&section).key.clone();
+        if key.is_empty() {
+            sleep(PAUSE).await;
+            continue;
+        }
+        match limiter.hold(key.as_str(), 1).await {
+            Ok(hold) if hold.decision().is_allowed() => {
+                let began = held::clock();
+                sleep(HOLD).await;
+                let ended = held::clock();
+                drop(hold);
+                let mut section = lock(&section);
+                // A use of another section counts for none.
+                if section.key == key {
+                    section.held.add(began, ended);
+                }
+            }
+            _ => sleep(PAUSE).await,
+        }
+    }
+}
+
 /// True in every other second, in all processes at once.
 fn is_calm() -> bool {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -150,7 +185,8 @@ fn is_calm() -> bool {
 
 impl Section {
     fn reports(self) -> Reports {
-        Reports { exact: self.exact.report(), leased: self.leased.report() }
+        let (exact, leased) = (self.exact.report(), self.leased.report());
+        Reports { exact, leased, held: self.held }
     }
 }
 

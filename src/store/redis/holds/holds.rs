@@ -298,16 +298,15 @@ impl HeldKey {
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
         let mut state = self.state();
         let Some(Landed { is_ok, mut wakers }) = state.land() else { return };
-        let unsent = state.unsent_wakers();
         // A call must not depend on another runtime than those of its checks.
-        let is_sent_here = match unsent.is_empty() {
-            true => is_ok,
-            false => state.has_unsent_on(runtime),
+        let is_sent_here = match state.has_unsent() {
+            true => state.has_unsent_on(runtime),
+            false => is_ok,
         };
-        drop(state);
         if !is_sent_here {
-            wakers.extend(unsent);
+            wakers.extend(state.unsent_wakers());
         }
+        drop(state);
         wake(wakers);
         let Some(holds) = self.holds.upgrade() else { return };
         if is_sent_here {

@@ -273,8 +273,13 @@ impl KeyHolds {
     }
 
     /// Returns the tasks of all checks that wait for the next call. One of them has to begin it.
-    pub(super) fn unsent_wakers(&self) -> Wakers {
-        self.unsent_checks().map(|check| check.waker.clone()).collect()
+    pub(super) fn unsent_wakers(&self) -> impl Iterator<Item = Waker> {
+        self.unsent_checks().map(|check| check.waker.clone())
+    }
+
+    /// Returns true if a check waits for the next call.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent_checks().next().is_some()
     }
 
     /// Returns true if a check waits for the next call whose task is on this runtime.

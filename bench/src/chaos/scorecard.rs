@@ -124,9 +124,9 @@ impl Section {
 
 impl Cycle {
     pub(super) fn summary(&self) -> String {
-        let Sections { exact, leased } = &self.sections;
+        let Sections { exact, leased, held } = &self.sections;
         format!(
-            "{:<36} 99.9% {:>6.1?} slowest {:>6.1?} recovery {:>6.1?} admitted {} of {:.0}, with leases {} of {:.0}",
+            "{:<36} 99.9% {:>6.1?} slowest {:>6.1?} recovery {:>6.1?} admitted {} of {:.0}, with leases {} of {:.0}, held {} of {}",
             self.fault.name(),
             exact.p999(),
             exact.slowest(),
@@ -135,6 +135,8 @@ impl Cycle {
             exact.limit(),
             leased.admitted(),
             leased.limit(),
+            held.most(),
+            held::LIMIT,
         )
     }
 }

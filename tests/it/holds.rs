@@ -23,7 +23,7 @@ use crate::exact::test_limiter;
 /// A short lifetime, so that permits are renewed in each test.
 const HOLD_FOR: Duration = Duration::from_secs(1);
 
-fn policy(limit: u64) -> Policy {
+pub(crate) fn policy(limit: u64) -> Policy {
     Policy::new("exports").quota("held", Quota::concurrent(limit))
 }
 
@@ -31,7 +31,7 @@ fn with_rate(limit: u64) -> Policy {
     policy(limit).quota("rate", Quota::per_day(1_000_000))
 }
 
-fn store(url: &str) -> RedisStore {
+pub(crate) fn store(url: &str) -> RedisStore {
     RedisStore::open(url).unwrap().hold_for(HOLD_FOR)
 }
 
@@ -42,7 +42,7 @@ async fn held(limiter: &Limiter) -> u64 {
     quota.limit() - quota.remaining()
 }
 
-async fn wait_until_held(limiter: &Limiter, permits: u64) {
+pub(crate) async fn wait_until_held(limiter: &Limiter, permits: u64) {
     let what = format!("{permits} are held");
     wait_until(&what, BOUND, async || held(limiter).await == permits).await;
 }
@@ -168,9 +168,11 @@ async fn a_lost_call_loses_no_permit_and_keeps_none() {
 /// It says that nothing is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_arrives_after_a_later_one_frees_nothing() {
-    const LATE: Duration = Duration::from_secs(2);
+    const LATE: Duration = Duration::from_secs(5);
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
+    // So long that nothing is renewed meanwhile.
+    let store = |url: &str| store(url).hold_for(Duration::from_secs(600));
     let limiter = Limiter::builder(store(&proxy.url()), policy(9))
         .timeout(Duration::from_millis(100))
         .failure_mode(FailureMode::Closed)
@@ -186,13 +188,13 @@ async fn a_call_that_arrives_after_a_later_one_frees_nothing() {
     let holds: Vec<_> = join_all((0..3).map(|_| limiter.hold("key", 1))).await;
     assert!(holds.iter().all(|hold| hold.as_ref().unwrap().decision().is_allowed()));
     assert!(sent.elapsed() < LATE, "the late call has arrived already");
-    let mut seen = Vec::new();
-    while sent.elapsed() < 2 * LATE {
-        seen.push(held(&observer).await);
-        sleep(Duration::from_millis(2)).await;
-    }
     // The late check is charged until the next call of its process.
-    assert_eq!((seen.iter().min(), seen.iter().max()), (Some(&3), Some(&4)));
+    wait_until("the late call has arrived", BOUND, async || {
+        let held = held(&observer).await;
+        assert!((3..=4).contains(&held), "{held} are held");
+        held == 4
+    })
+    .await;
     drop(holds);
     wait_until_held(&observer, 0).await;
 }
@@ -435,75 +437,8 @@ fn a_hold_outlives_its_runtime_and_is_given_back_without_one() {
     observing.block_on(wait_until_held(&observer, 0));
 }
 
-/// A hold waits for the call before its own, and then for its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holds_of_a_busy_key_are_decided_by_redis_at_any_round_trip() {
-    let server = Server::start().await;
-    for round_trip in [1, 10, 40].map(Duration::from_millis) {
-        let proxy = Proxy::start(server.port()).await;
-        proxy.round_trip(round_trip);
-        let limiter = Limiter::builder(store(&proxy.url()), policy(1_000))
-            .timeout(round_trip * 3 + Duration::from_millis(100))
-            .build()
-            .unwrap();
-        wait_until("it connects", BOUND, async || limiter.peek("key").await.is_ok()).await;
-        let mut tasks = JoinSet::new();
-        for number in 0..64 {
-            let limiter = limiter.clone();
-            tasks.spawn(async move {
-                // They arrive at any time of a call.
-                sleep(round_trip * number / 64).await;
-                let (mut by_store, start) = (0, Instant::now());
-                for _ in 0..20 {
-                    let hold = limiter.hold("key", 1).await.unwrap();
-                    by_store += usize::from(hold.decision().source() == Source::Store);
-                    sleep(round_trip / 4).await;
-                }
-                (by_store, start.elapsed())
-            });
-        }
-        let results = tasks.join_all().await;
-        let by_store: usize = results.iter().map(|(by_store, _)| by_store).sum();
-        assert!(by_store * 100 >= 64 * 20 * 99, "{by_store} of 1280 at {round_trip:?}");
-        let slowest = results.iter().map(|(_, took)| *took).max().unwrap();
-        assert!(slowest < round_trip * 20 * 3 + Duration::from_secs(1), "{slowest:?}");
-        wait_until_held(&limiter, 0).await;
-    }
-}
-
-/// A check that has to wait for the call before its own would otherwise take twice as long.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_hold_takes_longer_than_its_timeout() {
-    const TIMEOUT: Duration = Duration::from_millis(300);
-    let server = Server::start().await;
-    let limiter = Limiter::builder(store(&server.url()), policy(500))
-        .timeout(TIMEOUT)
-        .failure_mode(FailureMode::Closed)
-        .build()
-        .unwrap();
-    wait_until("it connects", BOUND, async || limiter.peek("key").await.is_ok()).await;
-    server.pause();
-    let mut holds = JoinSet::new();
-    for _ in 0..20 {
-        let limiter = limiter.clone();
-        holds.spawn(async move {
-            let start = Instant::now();
-            let hold = limiter.hold("key", 1).await;
-            (start.elapsed(), hold.map(drop))
-        });
-        sleep(Duration::from_millis(10)).await;
-    }
-    while let Some(hold) = holds.join_next().await {
-        let (took, result) = hold.unwrap();
-        assert!(result.is_err());
-        assert!(took < TIMEOUT + Duration::from_millis(150), "{took:?}");
-    }
-    server.resume();
-    wait_until("it is used again", BOUND, async || limiter.hold("key", 1).await.is_ok()).await;
-    wait_until_held(&limiter, 0).await;
-}
-
-const LEASE: Duration = Duration::from_millis(100);
+/// So long that a busy machine does not end it early.
+const LEASE: Duration = Duration::from_secs(1);
 
 fn leased(store: &RedisStore, limit: u64) -> Limiter {
     let builder = Limiter::builder(store.clone(), policy(limit)).timeout(BOUND);
@@ -570,7 +505,8 @@ async fn with_leases_no_more_are_held_than_the_limit() {
 async fn what_a_lease_keeps_is_not_used_once_redis_may_have_freed_it() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
-    let limiter = Limiter::builder(store(&proxy.url()), policy(10))
+    let hold_for = 4 * HOLD_FOR;
+    let limiter = Limiter::builder(store(&proxy.url()).hold_for(hold_for), policy(10))
         .timeout(Duration::from_millis(100))
         .failure_mode(FailureMode::Closed)
         .lease(LEASE)
@@ -588,7 +524,7 @@ async fn what_a_lease_keeps_is_not_used_once_redis_may_have_freed_it() {
     while limiter.hold("key", 1).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    assert!(cut_off.elapsed() < HOLD_FOR, "{:?}", cut_off.elapsed());
+    assert!(cut_off.elapsed() < hold_for, "{:?}", cut_off.elapsed());
 }
 
 #[test]

@@ -2,5 +2,6 @@
 //! `make integration`.
 
 mod breaker;
+mod holds;
 mod overload;
 mod transport;

@@ -83,11 +83,6 @@ do
     level@, ring@ = level@ - held + cost@, pack('>dddI4', instance@, now, count, cost@) .. others
   end
 end
---@ credit@
-do
-  --@ count_own@
-  level@ = level@ - math.min(-count * cost@, held)
-end
 --@ back@
   --@ read_ring@
 do

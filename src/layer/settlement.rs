@@ -83,7 +83,7 @@ struct Charged {
 
 /// The hold of a request, of a policy with a concurrent quota.
 enum RequestHold {
-    /// What it takes if it is allowed.
+    /// The permits that it takes if it is allowed.
     New(Charge),
     Held(Arc<Hold>),
 }

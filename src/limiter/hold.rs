@@ -1,7 +1,8 @@
 //! Permits that are held until they are given back, and costs that are settled at the end.
 //!
-//! A hold is a check that remembers what it has taken, so that it gives back no more than it may (`taken`). A check of a policy with a [concurrent quota](crate::Quota::concurrent) has to be a hold, because permits that
-//! nobody gives back would be lost.
+//! A hold is a check that remembers what it has taken, so that it gives back no more than it may (`taken`). A check of a
+//! policy with a [concurrent quota](crate::Quota::concurrent) has to be a hold, because permits that nobody gives back
+//! would be lost.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,7 +38,7 @@ pub struct Hold {
     state: Mutex<HoldState>,
 }
 
-/// What a hold has taken.
+/// The permits of a hold, until it ends.
 enum HoldState {
     Active(HeldChecks),
     Ended,

@@ -44,7 +44,7 @@ impl Taken {
         Self { limiter: limiter.clone(), revision, key, permits: TakenPermits::new(since) }
     }
 
-    /// The same check, which has taken nothing yet.
+    /// Returns the same check, with nothing taken yet.
     pub(crate) fn again(&self) -> Self {
         let (limiter, revision, key) =
             (self.limiter.clone(), self.revision.clone(), self.key.clone());

@@ -24,7 +24,7 @@ struct HoldCall {
     decided: OnceLock<Decided>,
 }
 
-/// What the store has decided.
+/// The decisions of the store.
 #[derive(Debug)]
 struct Decided {
     verdicts: Vec<Verdict>,

@@ -35,6 +35,15 @@ pub(crate) fn store(url: &str) -> RedisStore {
     RedisStore::open(url).unwrap().hold_for(HOLD_FOR)
 }
 
+/// A limiter whose checks fail soon after a call is lost.
+fn impatient(store: RedisStore) -> Limiter {
+    Limiter::builder(store, policy(9))
+        .timeout(Duration::from_millis(100))
+        .failure_mode(FailureMode::Closed)
+        .build()
+        .unwrap()
+}
+
 /// Returns how many permits are held by what Redis says.
 async fn held(limiter: &Limiter) -> u64 {
     let peeked = limiter.peek("key").await.unwrap();
@@ -139,11 +148,7 @@ async fn a_hold_that_is_cancelled_at_any_time_holds_nothing() {
 async fn a_lost_call_loses_no_permit_and_keeps_none() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
-    let limiter = Limiter::builder(store(&proxy.url()), policy(9))
-        .timeout(Duration::from_millis(100))
-        .failure_mode(FailureMode::Closed)
-        .build()
-        .unwrap();
+    let limiter = impatient(store(&proxy.url()));
     let observer = test_limiter(store(&server.url()), policy(9));
     wait_until("it connects", BOUND, async || limiter.peek("key").await.is_ok()).await;
     for kept in 1..=3u64 {
@@ -173,11 +178,7 @@ async fn a_call_that_arrives_after_a_later_one_frees_nothing() {
     let proxy = Proxy::start(server.port()).await;
     // So long that nothing is renewed meanwhile.
     let store = |url: &str| store(url).hold_for(Duration::from_secs(600));
-    let limiter = Limiter::builder(store(&proxy.url()), policy(9))
-        .timeout(Duration::from_millis(100))
-        .failure_mode(FailureMode::Closed)
-        .build()
-        .unwrap();
+    let limiter = impatient(store(&proxy.url()));
     let observer = test_limiter(store(&server.url()), policy(9));
     wait_until("it connects", BOUND, async || limiter.peek("key").await.is_ok()).await;
     proxy.round_trip(2 * LATE);

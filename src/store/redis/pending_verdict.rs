@@ -22,11 +22,11 @@ impl PendingVerdict {
         Self(CheckProgress::Queued(QueuedCheck::new(observation)))
     }
 
-    /// Returns true if the server may have received the check.
+    /// Returns true if the server may have received the check. Only adjustments need to know, and none is a hold.
     pub(crate) fn was_sent(&self) -> bool {
         match &self.0 {
             CheckProgress::Queued(check) => check.was_sent(),
-            CheckProgress::Holding(hold, _) => hold.was_sent(),
+            CheckProgress::Holding(..) => true,
         }
     }
 

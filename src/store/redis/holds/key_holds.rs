@@ -1,4 +1,4 @@
-//! What this process holds of one key, and the checks that want more.
+//! The permits that this process holds of one key, and the checks that want more.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -26,9 +26,9 @@ const MAX_CHECKS: usize = 1_024;
 pub(super) type CheckId = u64;
 
 /// The tasks to wake once no lock is held.
-pub(super) type Wakers = SmallVec<[Waker; 4]>;
+pub(super) type TaskWakers = SmallVec<[Waker; 4]>;
 
-/// What this process holds of one key, and the checks that want more.
+/// The permits that this process holds of one key, and the checks that want more.
 #[derive(Debug)]
 pub(super) struct KeyHolds {
     /// The permits that are held of each quota. More than one revision of the policy may have taken them.
@@ -38,7 +38,7 @@ pub(super) struct KeyHolds {
     /// The permits that were free after the latest call that has succeeded.
     free: u64,
     /// The policies whose calls report what is held. There are several if an update has changed the names of quotas.
-    reports: SmallVec<[Report; 1]>,
+    reports: SmallVec<[HoldReport; 1]>,
     checks: HashMap<CheckId, WaitingCheck, RandomState>,
     latest: CheckId,
     /// The checks of the next calls, in order of arrival. Some may be gone.
@@ -52,9 +52,9 @@ pub(super) struct KeyHolds {
     is_removed: bool,
 }
 
-/// What the server knows about the quotas of a policy.
+/// The reports to the server about the quotas of a policy.
 #[derive(Debug)]
-struct Report {
+struct HoldReport {
     /// The latest one with quotas of these names.
     policy: Arc<RedisPolicy>,
     /// True if the latest call reports how many permits are held, and has not failed.
@@ -71,11 +71,11 @@ struct WaitingCheck {
     deadline: Instant,
     waker: Waker,
     runtime: Option<Id>,
-    progress: Progress,
+    progress: HoldProgress,
 }
 
 #[derive(Debug)]
-enum Progress {
+enum HoldProgress {
     Unsent,
     Sent,
     Done(Result<Verdict, Error>),
@@ -97,7 +97,7 @@ struct CallInFlight {
 pub(super) struct Landed {
     pub(super) is_ok: bool,
     /// The tasks of the checks that are decided.
-    pub(super) wakers: Wakers,
+    pub(super) wakers: TaskWakers,
 }
 
 /// A call to send.
@@ -140,7 +140,7 @@ impl KeyHolds {
             deadline: now + policy.timeout,
             waker: waker.clone(),
             runtime,
-            progress: Progress::Unsent,
+            progress: HoldProgress::Unsent,
         };
         self.checks.insert(self.latest, check);
         self.unsent.push_back(self.latest);
@@ -158,13 +158,13 @@ impl KeyHolds {
             && ids.len() < MAX_CHECKS
         {
             if let Some(check) = self.checks.get_mut(&id)
-                && matches!(check.progress, Progress::Unsent)
+                && matches!(check.progress, HoldProgress::Unsent)
             {
                 let policy = policy.get_or_insert_with(|| check.policy.clone());
                 if !policy.is_same(&check.policy) {
                     break;
                 }
-                check.progress = Progress::Sent;
+                check.progress = HoldProgress::Sent;
                 ids.push(id);
                 charges.push(check.charge.clone());
             }
@@ -188,11 +188,11 @@ impl KeyHolds {
     }
 
     /// Returns the report about the quotas of a policy, from now on with its numbers.
-    fn report(&mut self, policy: &Arc<RedisPolicy>, now: Instant) -> &mut Report {
+    fn report(&mut self, policy: &Arc<RedisPolicy>, now: Instant) -> &mut HoldReport {
         let known = self.reports.iter().position(|report| report.is_about(policy));
         let index = known.unwrap_or_else(|| {
             let policy = policy.clone();
-            self.reports.push(Report { policy, is_reported: true, reported_at: now });
+            self.reports.push(HoldReport { policy, is_reported: true, reported_at: now });
             self.reports.len() - 1
         });
         let report = &mut self.reports[index];
@@ -242,7 +242,7 @@ impl KeyHolds {
             }
             Err(_) => report.is_reported &= was_reported && !was_sent,
         }
-        let mut wakers = Wakers::new();
+        let mut wakers = TaskWakers::new();
         for (index, id) in checks.into_iter().enumerate() {
             let verdict = match &result {
                 Ok(()) => op.verdicts().get(index).cloned(),
@@ -250,14 +250,14 @@ impl KeyHolds {
             };
             let is_allowed = verdict.as_ref().is_some_and(Verdict::is_allowed);
             let check = self.checks.get_mut(&id);
-            match check.filter(|check| matches!(check.progress, Progress::Sent)) {
+            match check.filter(|check| matches!(check.progress, HoldProgress::Sent)) {
                 Some(check) => {
                     let result = match (verdict, &result) {
                         (Some(verdict), _) => Ok(verdict),
                         (None, Err(error)) => Err(error.clone()),
                         (None, Ok(())) => Err(no_verdict()),
                     };
-                    check.progress = Progress::Done(result);
+                    check.progress = HoldProgress::Done(result);
                     wakers.push(check.waker.clone());
                     if is_allowed {
                         let (policy, charge) = (check.policy.clone(), check.charge.clone());
@@ -289,7 +289,7 @@ impl KeyHolds {
 
     fn unsent_checks(&self) -> impl Iterator<Item = &WaitingCheck> {
         let checks = self.unsent.iter().filter_map(|id| self.checks.get(id));
-        checks.filter(|check| matches!(check.progress, Progress::Unsent))
+        checks.filter(|check| matches!(check.progress, HoldProgress::Unsent))
     }
 
     /// Returns the result of a check, once.
@@ -299,21 +299,16 @@ impl KeyHolds {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
         let Some(check) = self.checks.get_mut(&id) else { return Poll::Pending };
-        if !matches!(check.progress, Progress::Done(_)) {
+        if !matches!(check.progress, HoldProgress::Done(_)) {
             if !check.waker.will_wake(cx.waker()) {
                 check.waker.clone_from(cx.waker());
             }
             return Poll::Pending;
         }
         match self.checks.remove(&id).map(|check| check.progress) {
-            Some(Progress::Done(result)) => Poll::Ready(result),
+            Some(HoldProgress::Done(result)) => Poll::Ready(result),
             _ => Poll::Pending,
         }
-    }
-
-    /// Returns true if the server may have received a check.
-    pub(super) fn was_sent(&self, id: CheckId) -> bool {
-        self.checks.get(&id).is_some_and(|check| !matches!(check.progress, Progress::Unsent))
     }
 
     /// Cancels a check. What it holds by now is given back.
@@ -321,7 +316,7 @@ impl KeyHolds {
         let Some(WaitingCheck { policy, charge, progress, .. }) = self.checks.remove(&id) else {
             return;
         };
-        if let Progress::Done(Ok(verdict)) = progress
+        if let HoldProgress::Done(Ok(verdict)) = progress
             && verdict.is_allowed()
         {
             self.give_back(&policy, |quota| charge.of(quota));
@@ -342,19 +337,19 @@ impl KeyHolds {
         &mut self,
         now: Instant,
         error: impl Fn(&RedisPolicy) -> Error,
-    ) -> (Option<Instant>, Wakers) {
-        let mut wakers = Wakers::new();
+    ) -> (Option<Instant>, TaskWakers) {
+        let mut wakers = TaskWakers::new();
         if self.timer.is_none_or(|timer| now < timer) {
             // There is an earlier timer by now, or a later one.
             return (None, wakers);
         }
         let mut next = self.give_back_spare(now);
         for check in self.checks.values_mut() {
-            if matches!(check.progress, Progress::Done(_)) {
+            if matches!(check.progress, HoldProgress::Done(_)) {
                 continue;
             }
             if check.deadline <= now {
-                check.progress = Progress::Done(Err(error(&check.policy)));
+                check.progress = HoldProgress::Done(Err(error(&check.policy)));
                 wakers.push(check.waker.clone());
             } else {
                 next = Some(next.map_or(check.deadline, |next| next.min(check.deadline)));
@@ -430,7 +425,7 @@ impl KeyHolds {
         now: Instant,
         lifetime: Duration,
     ) -> Option<u64> {
-        let is_same = |report: &&Report| report.policy.is_same(policy);
+        let is_same = |report: &&HoldReport| report.policy.is_same(policy);
         let reported_at = self.reports.iter().find(is_same)?.reported_at;
         // Later, others may have taken them.
         let is_counted = now.saturating_duration_since(reported_at) < lifetime / 4 * 3;
@@ -504,7 +499,7 @@ impl KeyHolds {
 
     /// Returns the time at which the next report is due, or `None` if none is, or a call is in flight.
     pub(super) fn due(&self, interval: Duration) -> Option<Instant> {
-        let of = |report: &Report| match report.is_reported {
+        let of = |report: &HoldReport| match report.is_reported {
             true if self.held.is_empty() && self.spare.permits() == 0 => None,
             true => Some(report.reported_at + interval),
             false => Some(report.reported_at),
@@ -529,7 +524,7 @@ impl KeyHolds {
     }
 }
 
-impl Report {
+impl HoldReport {
     /// Returns true if a policy has quotas of the same names.
     fn is_about(&self, policy: &RedisPolicy) -> bool {
         self.policy.limits.ids().eq(policy.limits.ids())

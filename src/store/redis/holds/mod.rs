@@ -1,7 +1,7 @@
 //! The permits that this process holds, of policies with a limit on how many are held at a time.
 //!
 //! `key_holds` counts what is held of one key, and collects the checks that want more while a call of the key is in
-//! flight: a state machine. `holds` has all keys, and sends the calls. `pending_hold` is one of the checks, and
+//! flight: a state machine. `table` has all keys, and sends the calls. `pending_hold` is one of the checks, and
 //! `renewal` the task that renews what is held before it ends. `spare` has the permits that a lease keeps.
 //!
 //! One call of a key is in flight at a time, in all runtimes together. It reports how many permits the process
@@ -15,12 +15,11 @@
 //!
 //! The price is that the checks of a key wait for the call before theirs. They share one call then.
 
-#[allow(clippy::module_inception)]
-mod holds;
 mod key_holds;
 mod pending_hold;
 mod renewal;
 mod spare;
+mod table;
 
-pub(super) use self::holds::Holds;
 pub(super) use self::pending_hold::PendingHold;
+pub(super) use self::table::Holds;

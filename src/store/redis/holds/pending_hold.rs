@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::holds::{HeldKey, Holds};
 use super::key_holds::CheckId;
+use super::table::{HeldKey, Holds};
 use crate::charge::Charge;
 use crate::store::redis::script::RedisPolicy;
 use crate::verdict::Verdict;
@@ -35,11 +35,6 @@ impl PendingHold {
         let verdict = ready!(self.holds.poll(&self.key, self.id, cx));
         self.is_done = true;
         Poll::Ready(verdict)
-    }
-
-    /// Returns true if the server may have received the check.
-    pub(crate) fn was_sent(&self) -> bool {
-        self.key.state().was_sent(self.id)
     }
 }
 

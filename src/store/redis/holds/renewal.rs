@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::holds::{HeldKey, Holds};
+use super::table::{HeldKey, Holds};
 use crate::store::redis::sole_task::SoleTask;
 use crate::timer;
 

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use indexmap::{Equivalent, IndexMap};
 use tokio::runtime::Handle;
 
-use super::key_holds::{CheckId, KeyHolds, Landed, NextCall, Wakers};
+use super::key_holds::{CheckId, KeyHolds, Landed, NextCall, TaskWakers};
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::store::local::LocalPolicy;
 use crate::store::redis::no_reply::timed_out;
@@ -338,7 +338,7 @@ impl Timer for HeldKey {
     }
 }
 
-fn wake(wakers: Wakers) {
+fn wake(wakers: TaskWakers) {
     for waker in wakers {
         // A waker of another crate may panic. The other checks must be woken all the same.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));

@@ -125,6 +125,7 @@ pub use store::{RedisCredentials, RedisServer, RedisStore};
 pub mod internal {
     pub use crate::error::with_causes;
     pub use crate::file_watch::{Settling, Watched};
+    pub use crate::limiter::DetachedHold;
     pub use crate::log_throttle::LogThrottle;
     #[cfg(all(fuzzing, feature = "redis"))]
     pub use crate::store::redis::fuzzing;

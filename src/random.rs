@@ -1,4 +1,4 @@
-//! Random numbers that spread out what would otherwise happen at once.
+//! Random numbers: to spread out what would otherwise happen at once, and as identities.
 
 #[cfg(test)]
 pub(crate) mod seeded;
@@ -11,6 +11,12 @@ use foldhash::fast::RandomState;
 pub(crate) fn unit() -> f64 {
     // Each has another seed.
     RandomState::default().hash_one(0) as f64 / u64::MAX as f64
+}
+
+/// Returns an identity that nobody else has, from 1 to 2^52.
+pub(crate) fn id() -> u64 {
+    // Unlike the hasher above, this one is seeded by the operating system. All numbers in Lua are below 2^53.
+    (std::hash::RandomState::new().hash_one(0) >> 12) + 1
 }
 
 #[cfg(test)]

@@ -74,7 +74,6 @@ impl Concurrent {
 
     /// Returns the same limit for an instance of several, whose permits end after `lifetime` microseconds unless it renews
     /// them. The number of the instance is from 1 to 2^53.
-    #[cfg(feature = "redis")]
     pub(crate) fn held_by(self, instance: u64, lifetime: u64) -> Self {
         Self { instance, lifetime, ..self }
     }

@@ -124,7 +124,6 @@ impl Limits {
     }
 
     /// Returns the limits of an instance that holds permits for so many microseconds without renewing them.
-    #[cfg(feature = "redis")]
     pub(crate) fn held_by(&self, instance: u64, lifetime: u64) -> Self {
         let mut limits = self.clone();
         for quota in &mut limits.quotas {
@@ -175,6 +174,16 @@ impl Limits {
             }
         };
         quotas.map(of).collect()
+    }
+
+    /// Returns the permits that an adjustment gives back of those that are held, and the rest of it.
+    pub(crate) fn split_held(&self, adjustment: &Adjustment) -> (Permits, Adjustment) {
+        let returned = self.held_of(|quota| adjustment.of(quota).min(0).unsigned_abs());
+        let rest = |(quota, is_held): (usize, u64)| match is_held {
+            0 => adjustment.of(quota),
+            _ => 0,
+        };
+        (returned, self.held_of(|_| 1).into_iter().enumerate().map(rest).collect())
     }
 
     /// Charges a cost without a check.

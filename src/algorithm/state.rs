@@ -25,7 +25,6 @@ impl QuotaId {
         Self(id)
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn to_u32(self) -> u32 {
         self.0
     }

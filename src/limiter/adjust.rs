@@ -146,7 +146,7 @@ impl Limiter {
         });
     }
 
-    async fn adjust(
+    pub(super) async fn adjust(
         &self,
         held: &HeldRevision,
         key: Key,

@@ -9,19 +9,14 @@ use std::fmt;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::check::{CheckState, unknown_quota};
+use super::held_checks::{HeldCheck, HeldChecks};
 use super::taken::Taken;
 use super::{Limiter, Revision, RevisionRef};
-use crate::algorithm::QuotaId;
-use crate::charge::{Adjustment, Charge, Cost};
-use crate::{Costs, Decision, Error, ErrorKind, Key, Source, cooperation};
-
-/// The most checks whose permits a hold tracks separately. Beyond that, the permits of an older check that can still be
-/// given back, in whole permits, are added to those of the next one.
-const MAX_CHECKS: usize = 32;
+use crate::charge::Charge;
+use crate::{Costs, Decision, Error, ErrorKind, Key, cooperation};
 
 /// A guard for the permits that [`Limiter::hold`] has taken.
 ///
@@ -42,19 +37,6 @@ pub struct Hold {
 enum HoldState {
     Active(HeldChecks),
     Ended,
-}
-
-struct HeldChecks {
-    /// The latest is the last.
-    checks: Vec<HeldCheck>,
-    /// The permits of earlier checks that cannot be given back, of each quota.
-    used: SmallVec<[(QuotaId, u64); 1]>,
-}
-
-/// A check that has taken permits.
-struct HeldCheck {
-    taken: Taken,
-    charge: Charge,
 }
 
 impl Limiter {
@@ -100,60 +82,30 @@ impl Limiter {
     /// As for [`check_cost`](Self::check_cost).
     pub async fn hold(&self, key: impl Into<Key>, costs: impl Into<Costs>) -> Result<Hold, Error> {
         let (key, costs) = (key.into(), costs.into());
-        let charge = |revision: &Revision| revision.limits.hold_charge(&costs);
-        let (decision, check) = cooperation::cooperate(self.take(&key, charge)).await?;
-        Ok(Hold { decision, limiter: self.clone(), key, state: HeldChecks::of(check) })
+        let revision = self.revision();
+        let charge = revision.limits.hold_charge(&costs);
+        let taken = self.take(revision, &key, charge);
+        let (decision, check) = cooperation::cooperate(taken).await?;
+        Ok(Hold { decision, limiter: self.clone(), key, state: HoldState::of(check) })
     }
 
     /// Makes a check of a hold. Returns what it has taken, if it has taken permits.
-    async fn take(
-        &self,
-        key: &Key,
-        charge: impl FnOnce(&Revision) -> Result<Charge, Cow<'static, str>>,
-    ) -> Result<(Decision, Option<HeldCheck>), Error> {
+    pub(super) fn take<'a>(
+        &'a self,
+        revision: RevisionRef<'_>,
+        key: &'a Key,
+        charge: Result<Charge, Cow<'static, str>>,
+    ) -> impl Future<Output = Result<(Decision, Option<HeldCheck>), Error>> + use<'a> {
         let since = Instant::now();
-        let (revision, charge, state) = {
-            let revision = self.revision();
-            let charge = charge(&revision);
-            let state = CheckState::start_hold(self, &revision, key, charge.clone());
-            // Without one, the check fails.
-            (revision.hold(), charge.unwrap_or(Charge::Same(0)), state)
-        };
-        let decision = state.finish(self, key).await?;
-        let taken = Taken::new(self, revision, key.clone(), since);
-        let check = HeldCheck::of(taken, charge, &decision);
-        Ok((decision, check))
-    }
-}
-
-impl HeldCheck {
-    /// Returns what a check has taken, unless that is nothing.
-    fn of(mut taken: Taken, charge: Charge, decision: &Decision) -> Option<Self> {
-        if decision.would_be_denied() {
-            return None;
+        let state = CheckState::start_hold(self, &revision, key, charge.clone());
+        // Without one, the check fails.
+        let (revision, charge) = (revision.hold(), charge.unwrap_or(Charge::Same(0)));
+        async move {
+            let decision = state.finish(self, key).await?;
+            let taken = Taken::new(self, revision, key.clone(), since);
+            let check = HeldCheck::of(taken, charge, &decision);
+            Ok((decision, check))
         }
-        match decision.source() {
-            // Nothing was charged, but the actual cost may be.
-            Source::FailureMode => Some(Self { taken, charge: Charge::Same(0) }),
-            _ => {
-                taken.decided(decision);
-                let check = Self { taken, charge };
-                check.taken.metrics().held(check.held());
-                Some(check)
-            }
-        }
-    }
-
-    /// Returns what it has taken of a quota.
-    fn charged(&self, id: QuotaId) -> u64 {
-        let quota = self.taken.whole().ids().position(|other| other == id);
-        quota.map_or(0, |quota| self.charge.of(quota))
-    }
-
-    /// Returns the number of permits that it holds, of all quotas together.
-    fn held(&self) -> i64 {
-        let held = self.taken.whole().held_of(|quota| self.charge.of(quota));
-        held.into_iter().sum::<u64>().try_into().unwrap_or(i64::MAX)
     }
 }
 
@@ -161,7 +113,7 @@ impl Hold {
     /// Returns the hold of a check that the caller has made. `taken` has not recorded the decision yet.
     pub(crate) fn of_check(taken: Taken, charge: Charge, decision: &Decision) -> Self {
         let (limiter, key) = (taken.limiter.clone(), taken.key.clone());
-        let state = HeldChecks::of(HeldCheck::of(taken, charge, decision));
+        let state = HoldState::of(HeldCheck::of(taken, charge, decision));
         Self { decision: decision.clone(), limiter, key, state }
     }
 
@@ -222,14 +174,15 @@ impl Hold {
         if matches!(*self.state(), HoldState::Ended) {
             return Err(ended());
         }
-        let charge = |revision: &Revision| revision.limits.charge(&costs);
-        let (decision, check) =
-            cooperation::cooperate(self.limiter.take(&self.key, charge)).await?;
+        let revision = self.limiter.revision();
+        let charge = revision.limits.charge(&costs);
+        let taken = self.limiter.take(revision, &self.key, charge);
+        let (decision, check) = cooperation::cooperate(taken).await?;
         let Some(check) = check else { return Ok(decision) };
         match &mut *self.state() {
             HoldState::Active(held) => held.push(check),
             HoldState::Ended => {
-                replace(vec![check], |_, _| 0);
+                HeldChecks::of(Some(check)).release().send();
                 return Err(ended());
             }
         }
@@ -245,15 +198,16 @@ impl Hold {
     pub fn settle(&self, actual: impl Into<Costs>) {
         let actual = actual.into();
         let Some(held) = self.end() else { return };
-        let Some(last) = held.checks.last() else { return };
-        let revision = self.limiter.held(&last.taken.revision);
-        match revision.limits.charge(&actual) {
+        let Some(latest) = held.latest() else { return };
+        let revision = self.limiter.held(&latest.revision);
+        let ending = match revision.limits.charge(&actual) {
             Ok(actual) => held.settle(&actual),
             Err(name) => {
                 self.limiter.not_charged(revision, &unknown_quota(revision, &name));
-                replace(held.checks, |check, quota| check.charge.of(quota));
+                held.finish()
             }
-        }
+        };
+        ending.send();
     }
 
     /// Ends the hold, and gives back what it has taken, as far as it has not refilled by now.
@@ -261,14 +215,14 @@ impl Hold {
     /// If the hold has ended already, this does nothing. It does not wait for the store, and failures are only logged.
     pub fn release(&self) {
         if let Some(held) = self.end() {
-            replace(held.checks, |_, _| 0);
+            held.release().send();
         }
     }
 
     /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used.
     pub(crate) fn finish(&self) {
         if let Some(held) = self.end() {
-            replace(held.checks, |check, quota| check.charge.of(quota));
+            held.finish().send();
         }
     }
 
@@ -286,81 +240,9 @@ impl Hold {
     }
 }
 
-impl HeldChecks {
-    fn of(first: Option<HeldCheck>) -> Mutex<HoldState> {
-        let checks = first.into_iter().collect();
-        Mutex::new(HoldState::Active(Self { checks, used: SmallVec::new() }))
-    }
-
-    fn push(&mut self, check: HeldCheck) {
-        self.checks.push(check);
-        let is_alike = |pair: &[HeldCheck]| pair[0].taken.is_alike(&pair[1].taken);
-        if self.checks.len() > MAX_CHECKS
-            && let Some(index) = self.checks.windows(2).position(is_alike)
-        {
-            let HeldCheck { taken, charge } = self.checks.remove(index);
-            let returnable = taken.returnable(&charge);
-            let next = &mut self.checks[index].charge;
-            let sum =
-                |(quota, returnable): (usize, &u64)| next.of(quota).saturating_add(*returnable);
-            *next = Charge::Each(returnable.iter().enumerate().map(sum).collect());
-            for (quota, (id, returnable)) in taken.whole().ids().zip(returnable).enumerate() {
-                let used = charge.of(quota).saturating_sub(returnable);
-                match self.used.iter_mut().find(|(other, _)| *other == id) {
-                    Some((_, sum)) => *sum = sum.saturating_add(used),
-                    None => self.used.push((id, used)),
-                }
-            }
-        }
-    }
-
-    /// Replaces the sum of all charges by the actual cost, of the quotas of the latest check. What is given back is of
-    /// the latest checks.
-    fn settle(self, actual: &Charge) {
-        let Self { checks, used } = self;
-        let Some(last) = checks.last() else { return };
-        let difference = |(quota, id): (usize, QuotaId)| {
-            let used = used.iter().find(|(other, _)| *other == id).map_or(0, |(_, used)| *used);
-            let charged =
-                checks.iter().map(|check| check.charged(id)).fold(used, u64::saturating_add);
-            let actual = actual.of(quota);
-            (id, charged.saturating_sub(actual), actual.saturating_sub(charged))
-        };
-        let mut differences: Vec<_> =
-            last.taken.whole().ids().enumerate().map(difference).collect();
-        replace(checks, |check, quota| {
-            let (id, charge) = (check.taken.whole().ids().nth(quota), check.charge.of(quota));
-            let known = differences.iter_mut().find(|(other, ..)| Some(*other) == id);
-            // An update has removed the quota.
-            let Some((_, excess, missing)) = known else { return charge };
-            let less = charge.min(*excess);
-            *excess -= less;
-            (charge - less).saturating_add(mem::take(missing))
-        });
-    }
-}
-
-/// Replaces each charge by the actual cost of each quota, the latest first. Permits of concurrent quotas are given
-/// back.
-fn replace(checks: Vec<HeldCheck>, mut actual: impl FnMut(&HeldCheck, usize) -> u64) {
-    let mut sum = None::<(Taken, Adjustment)>;
-    for check in checks.into_iter().rev() {
-        check.taken.metrics().held(-check.held());
-        let limits = check.taken.whole();
-        let costs = (0..limits.len()).map(|quota| actual(&check, quota)).collect();
-        let costs = limits.without_held(&Charge::Each(costs));
-        let adjustment = check.taken.adjustment(&check.charge, &costs);
-        sum = Some(match sum {
-            Some((other, sum)) if other.is_alike(&check.taken) => (other, sum.plus(&adjustment)),
-            Some((other, sum)) => {
-                other.adjust(sum);
-                (check.taken, adjustment)
-            }
-            None => (check.taken, adjustment),
-        });
-    }
-    if let Some((taken, sum)) = sum {
-        taken.adjust(sum);
+impl HoldState {
+    fn of(first: Option<HeldCheck>) -> Mutex<Self> {
+        Mutex::new(Self::Active(HeldChecks::of(first)))
     }
 }
 
@@ -386,7 +268,10 @@ impl CheckState {
     ) -> Self {
         match (Self::blocked(limiter, revision, key), charge) {
             (Some(decision), _) => Self::Ready(Ok(decision)),
-            (None, Ok(charge)) => Self::check(limiter, revision, key, charge),
+            (None, Ok(charge)) => match &revision.holder {
+                None => Self::check(limiter, revision, key, charge),
+                Some(holder) => Self::check_by(limiter, revision, key, holder, charge),
+            },
             (None, Err(name)) => Self::invalid(limiter, revision, unknown_quota(revision, &name)),
         }
     }

@@ -5,7 +5,8 @@
 //! next update, and `other_revisions` has those of single requests. `check` decides one check, `acquire` waits
 //! for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `waiting_line`
 //! and `waiters` are the checks that wait, and `taken` is what a check may give back. `hold` keeps permits while
-//! something runs. `failure_mode` says what
+//! something runs, with its checks in `held_checks`. `detached` keeps them for whoever has the record of the hold,
+//! whom the store knows by a number (`holder`). `failure_mode` says what
 //! happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode. `limiters` has
 //! policies from a file, which `watch` reloads. `blocked` denies keys that an operator has blocked. The last
 //! known state of a key may deny it, and a lease may allow it, before the store is asked.
@@ -21,10 +22,13 @@ mod best_effort;
 mod blocked;
 mod builder;
 mod check;
+mod detached;
 mod enforcement;
 mod failure_log;
 mod failure_mode;
+mod held_checks;
 mod hold;
+mod holder;
 mod limiters;
 mod other_revisions;
 mod revision;
@@ -52,6 +56,7 @@ pub use best_effort::BestEffortChecks;
 pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, PendingCheck};
+pub use detached::DetachedHold;
 pub use failure_mode::FailureMode;
 pub use hold::Hold;
 pub use limiters::Limiters;
@@ -313,6 +318,11 @@ impl Limiter {
 
     pub(crate) fn held<'a>(&'a self, revision: &'a HeldRevision) -> &'a Revision {
         self.inner.revisions.held(revision)
+    }
+
+    /// Returns the revision for another check.
+    fn revision_of<'a>(&'a self, revision: &'a HeldRevision) -> RevisionRef<'a> {
+        self.inner.revisions.reference(revision)
     }
 
     #[inline]

@@ -19,6 +19,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 
 use super::blocked::BlockedKeys;
+use super::holder::Holder;
 use crate::algorithm::Limits;
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::metrics::PolicyMetrics;
@@ -40,6 +41,8 @@ pub(crate) struct Revision {
     denial_ttl: Option<u64>,
     /// The terms of leases, if the store has any.
     leases: Option<Arc<LeaseTerms>>,
+    /// The holder of the permits, if this is not the process.
+    pub(super) holder: Option<Holder>,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -105,6 +108,7 @@ impl Revision {
             states,
             denial_ttl,
             leases,
+            holder: None,
             precomputed: OnceLock::new(),
         })
     }
@@ -131,6 +135,22 @@ impl Revision {
     #[inline]
     pub(super) fn is_outdated(&self, store: &dyn Store) -> bool {
         self.valid_during.as_ref().is_some_and(|during| !during.contains(&store.clock()))
+    }
+
+    /// Returns the revision for a holder that is not the process. A policy that holds nothing has no holders.
+    pub(super) fn held_by(&self, holder: Holder) -> Option<Self> {
+        let (number, lifetime) = (holder.number(), holder.lifetime());
+        self.has_holds().then(|| Self {
+            policy: self.policy.clone(),
+            valid_during: self.valid_during.clone(),
+            limits: self.limits.held_by(number, lifetime),
+            backend: self.backend.held_by(number, lifetime),
+            states: self.states.clone(),
+            denial_ttl: self.denial_ttl,
+            leases: None,
+            holder: Some(holder),
+            precomputed: OnceLock::new(),
+        })
     }
 
     /// Returns true if checks of a layer may have to wait.
@@ -286,6 +306,13 @@ impl Revisions {
         held.0.as_deref().unwrap_or(&self.first)
     }
 
+    pub(super) fn reference<'a>(&'a self, held: &'a HeldRevision) -> RevisionRef<'a> {
+        match &held.0 {
+            None => RevisionRef::First(&self.first),
+            Some(revision) => RevisionRef::Other(revision),
+        }
+    }
+
     /// Unless another has replaced it since.
     pub(super) fn replace_if(&self, current: RevisionRef<'_>, revision: Revision) {
         match (current, self.latest.get()) {
@@ -310,6 +337,12 @@ impl HeldRevision {
     /// Returns true if both are the same revision of a limiter.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.0.as_ref().map(Arc::as_ptr) == other.0.as_ref().map(Arc::as_ptr)
+    }
+}
+
+impl From<Revision> for HeldRevision {
+    fn from(revision: Revision) -> Self {
+        Self(Some(Arc::new(revision)))
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::holder::Holder;
 use super::{HeldRevision, Limiter};
 use crate::algorithm::{Limits, Permits};
 use crate::charge::{Adjustment, Charge, Cost, Left};
@@ -66,6 +67,11 @@ impl Taken {
         self.whole().hold_charge(costs)
     }
 
+    /// Records what the check has left of each quota, as another process has recorded it.
+    pub(super) fn attach(&mut self, left: SmallVec<[Left; 1]>) {
+        self.permits.left = left;
+    }
+
     /// Gives the check the permits that another one took.
     pub(crate) fn hold(&mut self, permits: TakenPermits) {
         self.permits = permits;
@@ -73,6 +79,11 @@ impl Taken {
 
     pub(crate) fn policy_name(&self) -> &str {
         self.limiter.held(&self.revision).policy().name()
+    }
+
+    /// The holder of what is held, if this is not the process.
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        self.limiter.held(&self.revision).holder.as_ref()
     }
 
     pub(super) fn metrics(&self) -> &PolicyMetrics {
@@ -121,6 +132,11 @@ impl TakenPermits {
     /// The permits of a check that starts at this time: none yet.
     pub(super) fn new(since: Instant) -> Self {
         Self { since, left: SmallVec::new(), share: None }
+    }
+
+    /// Returns true if the check was not decided by the whole limits.
+    pub(super) fn is_by_share(&self) -> bool {
+        self.share.is_some()
     }
 
     /// The limits that decided the check. `whole` are those of the policy.

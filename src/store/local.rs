@@ -6,7 +6,6 @@
 //! limit. What others have used is within the bound of an outage in any case.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +15,10 @@ use arc_swap::ArcSwap;
 use super::fleet::{InstanceId, Plan, Share};
 use super::shards::PolicyIndex;
 use super::{KeyState, MemoryStore, Op, RevisionStates, divided};
-use crate::Key;
 use crate::algorithm::Limits;
 use crate::charge::Adjustment;
 use crate::verdict::Verdict;
+use crate::{Key, random};
 
 /// The buckets of one process, for all limiters on a store.
 pub(crate) struct Local {
@@ -53,15 +52,17 @@ pub(crate) struct LocalPolicy {
     buckets: PolicyIndex,
     limits: Limits,
     states: Arc<RevisionStates>,
+    /// How long the permits of the holder last, in microseconds, if it is not this process.
+    lifetime: Option<u64>,
 }
 
 impl Local {
     /// Creates buckets for at most this number of keys, in a fleet of this number of instances until more is
     /// known.
     pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
-        let known = Known { id: random_id(), assumed: instances, total: 0, share: None };
+        let known = Known { id: random::id(), assumed: instances, total: 0, share: None };
         Self {
-            holder: random_id(),
+            holder: random::id(),
             memory: MemoryStore::with_max_keys(max_keys),
             share: ArcSwap::from_pointee(known.share()),
             known: Mutex::new(known),
@@ -149,13 +150,24 @@ impl Local {
         states: Arc<RevisionStates>,
     ) -> LocalPolicy {
         let buckets = self.memory.buckets(name);
-        LocalPolicy { local: self.clone(), buckets, limits: limits.clone(), states }
+        LocalPolicy { local: self.clone(), buckets, limits: limits.clone(), states, lifetime: None }
     }
 }
 
 impl LocalPolicy {
     pub(crate) fn local(&self) -> &Arc<Local> {
         &self.local
+    }
+
+    /// Returns the same policy for a holder of permits that is not this process. They end after so many microseconds.
+    pub(crate) fn held_by(&self, holder: u64, lifetime: u64) -> Self {
+        Self {
+            local: self.local.clone(),
+            buckets: self.buckets,
+            limits: self.limits.held_by(holder, lifetime),
+            states: self.states.clone(),
+            lifetime: Some(lifetime),
+        }
     }
 
     /// Decides a check by the share of this instance.
@@ -208,6 +220,11 @@ impl LocalPolicy {
         });
         let used: Adjustment =
             used.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect();
+        // What this process holds, it says itself. What other holders have, is nobody's here.
+        let divided = match self.lifetime {
+            Some(lifetime) => &divided.held_by(0, lifetime),
+            None => divided,
+        };
         let mut standing = divided.standing(&[], now);
         divided.adjust(&mut standing, &used);
         Some(KeyState::after(&standing, None, divided, now))
@@ -228,13 +245,6 @@ impl Known {
             Share::new(self.id % plan.len() as u64, plan, None)
         })
     }
-}
-
-/// Returns an identity that no other instance has.
-pub(crate) fn random_id() -> InstanceId {
-    // Unlike the hasher of the cache, it is seeded by the operating system. The result is below 2^53,
-    // as all numbers in Lua are.
-    std::hash::RandomState::new().hash_one(0) >> 12
 }
 
 impl fmt::Debug for Local {

@@ -110,6 +110,13 @@ impl Backend for MemoryBackend {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn held_by(&self, holder: u64, lifetime: u64) -> Arc<dyn Backend> {
+        let Self { memory, policy, spec, share } = self;
+        let limits = spec.limits.held_by(holder, lifetime);
+        let spec = PolicySpec { limits, ..spec.clone() };
+        Arc::new(Self { memory: memory.clone(), policy: *policy, spec, share: share.clone() })
+    }
+
     fn is_remote(&self) -> bool {
         false
     }

@@ -170,6 +170,10 @@ pub trait Backend: Debug + Send + Sync {
         adjustment
     }
 
+    /// Returns the same buckets for a holder of permits that is not this process. They end after so many microseconds
+    /// unless the holder renews them.
+    fn held_by(&self, holder: u64, lifetime: u64) -> Arc<dyn Backend>;
+
     /// Takes permits that this process keeps after they were given back. `None` if it keeps none, or not as many.
     fn take_kept(&self, _key: &Key, _permits: u64) -> Option<Verdict> {
         None

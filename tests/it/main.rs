@@ -4,7 +4,7 @@
 //! `common` has the servers, `log` the log of a test, and `harness` tests these. Of decisions: `exact` (with
 //! the `oracle`), `mixes`, `state`, `upgrades`, `calendars`, `charges`, `debts`, `waiting`, `settlement`,
 //! `customers`, `shadow`, `denials`, `blocks`, `any_store`, `leases`, `lease_settings`,
-//! `leased_fleet`, `concurrent`, `holds`, `held_fleet`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
+//! `leased_fleet`, `concurrent`, `holds`, `held_fleet`, `detached_holds`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
 //! layer: `layer`, `layer_holds`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
@@ -29,6 +29,7 @@ mod debts;
 mod defaults;
 mod denials;
 mod dependency_rules;
+mod detached_holds;
 mod exact;
 mod examples;
 mod faults;

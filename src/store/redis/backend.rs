@@ -17,7 +17,7 @@ use crate::store::{Backend, Op, PendingVerdict};
 use crate::verdict::{Numbers, Outcome, Verdict};
 use crate::{Error, Key};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RedisBackend {
     pub(super) policy: Arc<RedisPolicy>,
     pub(super) queues: Arc<Queues>,
@@ -129,10 +129,20 @@ impl Backend for RedisBackend {
         }
         let verdict = local.decide(key, op);
         if verdict.is_allowed() || matches!(op, Op::Adjust(_)) {
+            let of_rates = |charge| Op::Acquire(self.policy.limits.without_held(charge));
+            let op = match op {
+                Op::Hold(hold) => &hold.checks().first().map_or(Op::Peek, of_rates),
+                op => op,
+            };
             self.repayment.add(&self.policy, key, op);
             self.repayment.start(&self.queues);
         }
         Some(verdict)
+    }
+
+    fn held_by(&self, holder: u64, lifetime: u64) -> Arc<dyn Backend> {
+        let policy = self.policy.held_by(holder, lifetime).into();
+        Arc::new(Self { policy, ..self.clone() })
     }
 
     fn take_kept(&self, key: &Key, permits: u64) -> Option<Verdict> {

@@ -34,11 +34,11 @@ use crate::error::with_causes;
 use crate::log_throttle::LogThrottle;
 use crate::metrics::FleetMetrics;
 use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share};
-use crate::store::local::{Local, random_id};
+use crate::store::local::Local;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::script::slot_of;
 use crate::store::redis::sole_task::SoleTask;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, random};
 
 const SCRIPT: &str = include_str!("../../../../lua/fleet.lua");
 
@@ -124,7 +124,7 @@ impl Membership {
             topology,
             key: format!("{key_prefix}:{{{TAG}}}"),
             slot,
-            me: random_id(),
+            me: random::id(),
             local,
             registration: Arc::default(),
             has_left: AtomicBool::new(false),

@@ -161,7 +161,7 @@ impl Holds {
         key: &Key,
         adjustment: &Adjustment,
     ) -> Adjustment {
-        let returned = policy.limits.held_of(|quota| adjustment.of(quota).min(0).unsigned_abs());
+        let (returned, rest) = policy.limits.split_held(adjustment);
         if returned.iter().any(|permits| *permits > 0)
             && let Some(key) = self.find(policy, key)
         {
@@ -170,12 +170,7 @@ impl Holds {
             // Its runtime may have ended.
             self.start_renewal();
         }
-        let is_held = policy.limits.held_of(|_| 1);
-        let rest = |(quota, is_held): (usize, &u64)| match is_held {
-            0 => adjustment.of(quota),
-            _ => 0,
-        };
-        is_held.iter().enumerate().map(rest).collect()
+        rest
     }
 
     fn give_back(

@@ -54,7 +54,7 @@ impl RedisPolicy {
             timeout: spec.timeout,
             encoder: KeyEncoder::new(key_prefix, &spec.name)?,
             scripts,
-            hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
+            hash: hash_of(&params),
             params,
             states: spec.states.clone(),
             metrics: spec.metrics.clone(),
@@ -62,6 +62,25 @@ impl RedisPolicy {
             leases: spec.leases.clone().filter(|_| !has_holds),
             keeps: keeps.unwrap_or_default(),
         })
+    }
+
+    /// Returns the policy of a holder of permits that is not this process. They end after so many microseconds.
+    pub(crate) fn held_by(&self, holder: u64, lifetime: u64) -> Self {
+        let limits = self.limits.held_by(holder, lifetime);
+        let (scripts, params) = Scripts::of(&limits);
+        Self {
+            limits,
+            timeout: self.timeout,
+            encoder: self.encoder.clone(),
+            scripts,
+            hash: hash_of(&params),
+            params,
+            states: self.states.clone(),
+            metrics: self.metrics.clone(),
+            local: self.local.as_ref().map(|local| local.held_by(holder, lifetime)),
+            leases: None,
+            keeps: Duration::ZERO,
+        }
     }
 
     /// Returns the policy of probes that imitate its checks. It allows all of them, and its buckets live for
@@ -92,6 +111,10 @@ impl RedisPolicy {
                 && ptr::eq(self.scripts, other.scripts)
                 && self.params == other.params
     }
+}
+
+fn hash_of(params: &Params) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(params)
 }
 
 #[cfg(test)]

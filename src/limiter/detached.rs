@@ -1,0 +1,263 @@
+//! Holds that belong to no process: each lasts for a time, unless it is extended, and whoever has its record can extend
+//! or end it in any process.
+//!
+//! What the hold has taken is in the record, not in the store. So two calls with the same record do not know of each
+//! other, and the caller sees to it that only one of them ends the hold.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::check::unknown_quota;
+use super::held_checks::{Ending, HeldCheck, HeldChecks};
+use super::holder::{Holder, Holding};
+use super::taken::{Taken, micros};
+use super::{HeldRevision, Limiter};
+use crate::algorithm::{Limits, QuotaId};
+use crate::charge::{Charge, Cost, Left};
+use crate::{Costs, Decision, Error, Key, cooperation, random};
+
+/// A hold that belongs to no process. Dropping it changes nothing.
+pub struct DetachedHold {
+    number: u64,
+    lifetime: Duration,
+    limiter: Limiter,
+    key: Key,
+    revision: HeldRevision,
+    held: HeldChecks,
+}
+
+/// A check in a record: for each quota what it has taken, and the numbers of [`Left`] at the time of the record.
+struct RecordedCheck<'a> {
+    /// The quotas, with what can not be given back of earlier checks.
+    used: &'a [(QuotaId, u64)],
+    check: &'a [u64],
+}
+
+/// The numbers of a record that precede those of its quotas.
+const HEAD: usize = 5;
+
+impl Limiter {
+    /// Takes permits as [`hold`](Self::hold) does, and keeps them for `lifetime`. Returns no hold if the check is denied,
+    /// or would be in shadow mode.
+    ///
+    /// If the future is dropped, the permits may be held until their lifetime has passed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check_cost`](Self::check_cost).
+    #[doc(hidden)]
+    pub async fn hold_detached(
+        &self,
+        key: impl Into<Key>,
+        costs: impl Into<Costs>,
+        lifetime: Duration,
+    ) -> Result<(Decision, Option<DetachedHold>), Error> {
+        let (key, costs) = (key.into(), costs.into());
+        let number = random::id();
+        let revision = self.revision_of_holder(number, lifetime, Holding::nothing);
+        let mut hold = DetachedHold {
+            number,
+            lifetime,
+            limiter: self.clone(),
+            key,
+            revision,
+            held: HeldChecks::of(None),
+        };
+        let decision = hold.take(|limits| limits.hold_charge(&costs)).await?;
+        let is_held = hold.held.latest().is_some();
+        Ok((decision, is_held.then_some(hold)))
+    }
+
+    /// Continues a hold of a key in any process, from a [record](DetachedHold::record). A later update of the policy
+    /// applies to it as to new checks. `None` if that is no record.
+    #[doc(hidden)]
+    pub fn attach(&self, key: impl Into<Key>, record: &[u64]) -> Option<DetachedHold> {
+        let (&[number, lifetime, at, calls, count], rest) = record.split_first_chunk::<HEAD>()?;
+        let (key, count) = (key.into(), usize::try_from(count).ok()?);
+        let (quotas, rest) = rest.split_at_checked(count.checked_mul(2)?)?;
+        let quota = |words: &[u64]| Some((QuotaId::from_u32(words[0].try_into().ok()?), words[1]));
+        let used: Vec<_> = quotas.chunks_exact(2).map(quota).collect::<Option<_>>()?;
+        let checks: Vec<_> = match count {
+            0 => Vec::new(),
+            _ => rest.chunks(count * 4).map(|check| RecordedCheck { used: &used, check }).collect(),
+        };
+        let holding = |limits: &Limits| {
+            let mut holding = Holding { calls, ..Holding::nothing(limits) };
+            for check in &checks {
+                let charge = check.charge(limits);
+                let held = limits.held_of(|quota| charge.of(quota));
+                for (sum, permits) in holding.permits.iter_mut().zip(held) {
+                    *sum = sum.saturating_add(permits);
+                }
+            }
+            holding
+        };
+        let lifetime = Duration::from_micros(lifetime);
+        let revision = self.revision_of_holder(number, lifetime, holding);
+        // If the clock of this process is behind, a little more is given back, and never more than was taken.
+        let (elapsed, now) = (unix_micros().saturating_sub(at), Instant::now());
+        let check = |check: &RecordedCheck<'_>| {
+            let mut taken = Taken::new(self, revision.clone(), key.clone(), now);
+            let charge = check.charge(taken.whole());
+            let left = taken.whole().ids().map(|id| check.left(id).after(elapsed)).collect();
+            taken.attach(left);
+            HeldCheck { taken, charge }
+        };
+        let checks = checks.iter().map(check).collect();
+        let held = HeldChecks { checks, used: used.into_iter().collect() };
+        Some(DetachedHold { number, lifetime, limiter: self.clone(), key, revision, held })
+    }
+
+    fn revision_of_holder(
+        &self,
+        number: u64,
+        lifetime: Duration,
+        holding: impl FnOnce(&Limits) -> Holding,
+    ) -> HeldRevision {
+        let revision = self.revision();
+        let holder = Holder::new(number, micros(lifetime), holding(&revision.limits));
+        revision.held_by(holder).map_or_else(|| revision.hold(), HeldRevision::from)
+    }
+}
+
+impl DetachedHold {
+    /// Returns a number that no other hold has, below 2^53.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the number of permits of concurrent quotas that it holds.
+    pub fn permits(&self) -> u64 {
+        self.held.checks.iter().flat_map(HeldCheck::held).sum()
+    }
+
+    /// Returns the numbers that continue the hold in another process: all of it but its policy and its key.
+    pub fn record(&self) -> Vec<u64> {
+        let revision = self.limiter.held(&self.revision);
+        let quotas: Vec<_> = revision.limits.ids().collect();
+        let calls = revision.holder.as_ref().map_or(0, Holder::calls);
+        let count = quotas.len() as u64;
+        let mut record = vec![self.number, micros(self.lifetime), unix_micros(), calls, count];
+        for id in quotas {
+            let used = self.held.used.iter().find(|(other, _)| *other == id);
+            record.extend([id.to_u32().into(), used.map_or(0, |(_, used)| *used)]);
+        }
+        for HeldCheck { taken, charge } in &self.held.checks {
+            for quota in 0..revision.limits.len() {
+                // What a share has left is not known to the next process, so nothing of it can be given back.
+                let is_whole = !taken.permits.is_by_share();
+                let left = is_whole.then(|| taken.permits.left(quota)).unwrap_or_default();
+                record.extend([charge.of(quota), left.used, left.reset_after, left.counts_for]);
+            }
+        }
+        record
+    }
+
+    /// Takes more permits, as [`Hold::extend`](crate::Hold::extend) does, and lets the permits of concurrent quotas last
+    /// for their lifetime from now on, also if the decision is a denial.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::check_cost`].
+    pub async fn extend(&mut self, costs: impl Into<Costs>) -> Result<Decision, Error> {
+        let costs = costs.into();
+        self.take(|limits| limits.charge(&costs)).await
+    }
+
+    /// Ends the hold, and replaces what it has taken by the actual cost, as [`Hold::settle`](crate::Hold::settle) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::charge`]. If a cost names an unknown quota, nothing is done.
+    pub async fn settle(self, actual: impl Into<Costs>) -> Result<(), Error> {
+        let revision = self.limiter.held(&self.revision);
+        let actual = revision.limits.charge(&actual.into());
+        let actual = actual.map_err(|unknown| unknown_quota(revision, &unknown))?;
+        self.limiter.end(self.held.settle(&actual)).await
+    }
+
+    /// Ends the hold, and gives back what it has taken, as far as it has not refilled by now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::credit`].
+    pub async fn release(self) -> Result<(), Error> {
+        self.limiter.end(self.held.release()).await
+    }
+
+    /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::credit`].
+    pub async fn finish(self) -> Result<(), Error> {
+        self.limiter.end(self.held.finish()).await
+    }
+
+    async fn take(
+        &mut self,
+        charge: impl FnOnce(&Limits) -> Result<Charge, Cow<'static, str>>,
+    ) -> Result<Decision, Error> {
+        let Self { limiter, key, revision, held, .. } = self;
+        let current = limiter.revision_of(revision);
+        let charge = charge(&current.limits);
+        let taken = limiter.take(current, key, charge);
+        let (decision, check) = cooperation::cooperate(taken).await?;
+        if let Some(check) = check {
+            if let Some(holder) = check.taken.holder() {
+                holder.count(&check.held());
+            }
+            held.push(check);
+        }
+        Ok(decision)
+    }
+}
+
+impl Limiter {
+    /// Makes the changes at the end of a hold.
+    async fn end(&self, ending: Ending) -> Result<(), Error> {
+        for (taken, adjustment) in ending.into_changes() {
+            let adjustment = match taken.holder() {
+                None => adjustment,
+                Some(holder) => {
+                    let (report, rest) = holder.give_back(taken.whole(), &adjustment);
+                    self.apply(&taken.revision, taken.key.clone(), report, true).await?;
+                    rest
+                }
+            };
+            self.adjust(&taken.revision, taken.key.clone(), adjustment).await?;
+        }
+        Ok(())
+    }
+}
+
+impl RecordedCheck<'_> {
+    /// Returns what it has taken, in the order of these limits. What it has taken of other quotas stays taken.
+    fn charge(&self, limits: &Limits) -> Charge {
+        Charge::Each(limits.ids().map(|id| self.numbers(id)[0]).collect())
+    }
+
+    fn left(&self, id: QuotaId) -> Left {
+        let [_, used, reset_after, counts_for] = self.numbers(id);
+        Left { used, reset_after, counts_for }
+    }
+
+    fn numbers(&self, id: QuotaId) -> [u64; 4] {
+        let index = self.used.iter().position(|(quota, _)| *quota == id);
+        let numbers = index.and_then(|index| self.check.get(index * 4..)?.first_chunk());
+        numbers.copied().unwrap_or_default()
+    }
+}
+
+fn unix_micros() -> u64 {
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+impl fmt::Debug for DetachedHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachedHold").field("number", &self.number).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! A holder of permits that is not the process, such as a client of a server, whose next call may reach another
+//! process.
+//!
+//! The store has an entry for each holder, as it has one for each process that holds permits of a key
+//! (`algorithm/concurrent.rs`). A call says how many permits the holder has, and then takes more. So a call whose reply
+//! is lost needs no correction but the next one, and any process can make that.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::algorithm::{Limits, Permits};
+use crate::charge::{Adjustment, Charge};
+use crate::store::{HoldOp, Op};
+
+/// A holder of permits of one key.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    number: u64,
+    /// The time for which the store counts its permits unless it renews them, in microseconds.
+    lifetime: u64,
+    state: Mutex<Holding>,
+}
+
+/// What a holder has, and has said about that.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    /// The number of calls so far.
+    pub(super) calls: u64,
+    /// The permits of each quota.
+    pub(super) permits: Permits,
+}
+
+impl Holder {
+    /// Creates a holder with a number from 1 to 2^53, and what it holds already.
+    pub(super) fn new(number: u64, lifetime: u64, holding: Holding) -> Self {
+        Self { number, lifetime, state: Mutex::new(holding) }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn lifetime(&self) -> u64 {
+        self.lifetime
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.with(|state| state.calls)
+    }
+
+    /// Returns a call that takes more permits.
+    pub(super) fn call(&self, charge: Charge) -> Op {
+        self.with(|state| state.call(vec![charge]))
+    }
+
+    /// Counts permits that the store has granted.
+    pub(super) fn count(&self, permits: &[u64]) {
+        self.with(|state| {
+            for (held, more) in state.permits.iter_mut().zip(permits) {
+                *held = held.saturating_add(*more);
+            }
+        });
+    }
+
+    /// Gives back what an adjustment has of permits that are held. Returns the call that says so, and the rest of the
+    /// adjustment.
+    pub(super) fn give_back(&self, limits: &Limits, adjustment: &Adjustment) -> (Op, Adjustment) {
+        let (returned, rest) = limits.split_held(adjustment);
+        let report = self.with(|state| {
+            for (held, less) in state.permits.iter_mut().zip(&returned) {
+                *held = held.saturating_sub(*less);
+            }
+            state.call(Vec::new())
+        });
+        (report, rest)
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Holding) -> T) -> T {
+        // Nothing that panics runs under the lock.
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Holding {
+    pub(super) fn nothing(limits: &Limits) -> Self {
+        Self { calls: 0, permits: limits.held_of(|_| 0) }
+    }
+
+    fn call(&mut self, checks: Vec<Charge>) -> Op {
+        self.calls += 1;
+        Op::Hold(HoldOp::new(self.calls, self.permits.clone(), checks))
+    }
+}

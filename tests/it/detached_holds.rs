@@ -1,0 +1,220 @@
+//! Holds that belong to no process, on two handles that stand for two processes: what one has taken, the other gives
+//! back, and nothing is given back twice.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, UNIX_EPOCH};
+
+use fleetlimit::internal::DetachedHold;
+use fleetlimit::{
+    Costs, FailureMode, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Source,
+};
+
+use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::exact::test_limiter;
+use crate::holds::{policy, wait_until_held};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(2);
+
+async fn hold(limiter: &Limiter, cost: u64, lifetime: Duration) -> DetachedHold {
+    let (decision, hold) = limiter.hold_detached("key", cost, lifetime).await.unwrap();
+    assert!(decision.is_allowed());
+    hold.unwrap()
+}
+
+fn attach(limiter: &Limiter, record: &[u64]) -> DetachedHold {
+    limiter.attach("key", record).unwrap()
+}
+
+async fn is_allowed(limiter: &Limiter) -> bool {
+    let (decision, hold) = limiter.hold_detached("key", 1, MINUTE).await.unwrap();
+    assert_eq!(decision.is_allowed(), hold.is_some());
+    decision.is_allowed()
+}
+
+async fn remaining(limiter: &Limiter, quota: &str) -> u64 {
+    let peeked = limiter.peek("key").await.unwrap();
+    peeked.quotas().find(|status| status.name() == quota).unwrap().remaining()
+}
+
+/// Two processes on the same servers.
+async fn assert_any_process_ends_a_hold(stores: [RedisStore; 2]) {
+    let [a, b] = stores.map(|store| test_limiter(store, policy(3)));
+    wait_until("the servers reply", BOUND, async || a.peek("key").await.is_ok()).await;
+    let records: Vec<_> =
+        [hold(&a, 1, MINUTE).await, hold(&a, 1, MINUTE).await, hold(&b, 1, MINUTE).await]
+            .iter()
+            .map(DetachedHold::record)
+            .collect();
+    assert!(!is_allowed(&a).await && !is_allowed(&b).await);
+    // Twice, by both.
+    attach(&b, &records[0]).release().await.unwrap();
+    attach(&a, &records[0]).release().await.unwrap();
+    assert_eq!(remaining(&a, "held").await, 1);
+    let mut extended = attach(&b, &records[1]);
+    assert!(extended.extend(0).await.unwrap().is_allowed());
+    assert_eq!((extended.permits(), remaining(&a, "held").await), (1, 1));
+    attach(&a, &extended.record()).settle(1).await.unwrap();
+    attach(&a, &records[2]).finish().await.unwrap();
+    assert_eq!(remaining(&b, "held").await, 3);
+}
+
+#[tokio::test]
+async fn a_hold_of_one_process_is_ended_by_another() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    assert_any_process_ends_a_hold([store(), store()]).await;
+}
+
+#[tokio::test]
+async fn a_hold_of_one_process_is_ended_by_another_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
+    assert_any_process_ends_a_hold([store(), store()]).await;
+}
+
+#[tokio::test]
+async fn holds_and_detached_holds_of_a_key_have_one_limit() {
+    let server = Server::start().await;
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), policy(2));
+    let own = limiter.hold("key", 1).await.unwrap();
+    let detached = hold(&limiter, 1, MINUTE).await;
+    assert!(!is_allowed(&limiter).await);
+    assert!(limiter.hold("key", 1).await.unwrap().decision().is_denied());
+    drop(own);
+    wait_until_held(&limiter, 1).await;
+    detached.release().await.unwrap();
+    assert_eq!(remaining(&limiter, "held").await, 2);
+}
+
+#[tokio::test]
+async fn a_hold_that_nobody_extends_ends_with_its_lifetime() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let [a, b] = [store(), store()].map(|store| test_limiter(store, policy(1)));
+    let mut extended = attach(&a, &hold(&b, 1, SHORT).await.record());
+    assert!(!is_allowed(&a).await);
+    for _ in 0..2 {
+        // Longer than half of the lifetime: without the extension, it would have ended after the second.
+        tokio::time::sleep(SHORT * 6 / 10).await;
+        assert!(extended.extend(0).await.unwrap().is_allowed());
+        assert_eq!(remaining(&a, "held").await, 0);
+    }
+    wait_until("it has ended", BOUND, async || remaining(&b, "held").await == 1).await;
+}
+
+#[tokio::test]
+async fn the_lifetime_is_that_of_the_clock_of_a_store_in_memory() {
+    let clock = ManualClock::new(UNIX_EPOCH + MINUTE);
+    let store = MemoryStore::with_manual_clock(NonZeroUsize::MIN, clock.clone());
+    let limiter = Limiter::new(store, policy(1)).unwrap();
+    let _hold = hold(&limiter, 1, MINUTE).await;
+    let end = clock.now() + MINUTE;
+    clock.advance_to(end - Duration::from_micros(1));
+    assert!(!is_allowed(&limiter).await);
+    clock.advance_to(end);
+    assert!(is_allowed(&limiter).await);
+}
+
+fn with_tokens() -> Policy {
+    policy(2).quota("tokens", Quota::per_hour(1_000))
+}
+
+#[tokio::test]
+async fn the_actual_cost_is_settled_by_another_process() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let [a, b] = [store(), store()].map(|store| test_limiter(store, with_tokens()));
+    for (slices, actual, left) in [
+        (vec![300, 200], 350, 650),
+        (vec![100], 250, 400),
+        (vec![50; 3], 0, 400),
+        (vec![20; 20], 400, 0),
+    ] {
+        let mut record = hold(&a, slices[0], MINUTE).await.record();
+        for slice in &slices[1..] {
+            let mut extended = attach(&b, &record);
+            assert!(extended.extend(*slice).await.unwrap().is_allowed());
+            record = extended.record();
+        }
+        attach(&b, &record).settle(actual).await.unwrap();
+        assert_eq!((remaining(&a, "tokens").await, remaining(&a, "held").await), (left, 2));
+    }
+}
+
+/// A client could otherwise collect permits with holds that it keeps for long.
+#[tokio::test]
+async fn what_has_refilled_is_not_given_back_by_another_process() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let policy = || {
+        Policy::new("p").quota("held", Quota::concurrent(1)).quota("tokens", Quota::per_second(10))
+    };
+    let [a, b] = [store(), store()].map(|store| test_limiter(store, policy()));
+    let record = hold(&a, 10, MINUTE).await.record();
+    wait_until("all have refilled", BOUND, async || remaining(&a, "tokens").await == 10).await;
+    assert!(a.hold("key", Costs::new(10).with("held", 0)).await.unwrap().decision().is_allowed());
+    attach(&b, &record).release().await.unwrap();
+    assert!(remaining(&a, "tokens").await < 5);
+}
+
+#[tokio::test]
+async fn a_hold_outlives_an_update_of_its_policy() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let [a, b] = [store(), store()].map(|store| test_limiter(store, with_tokens()));
+    let record = hold(&a, 300, MINUTE).await.record();
+    b.update(
+        Policy::new("exports")
+            .quota("tokens", Quota::per_hour(2_000))
+            .quota("held", Quota::concurrent(5)),
+    )
+    .unwrap();
+    assert_eq!((remaining(&b, "tokens").await, remaining(&b, "held").await), (1_700, 4));
+    attach(&b, &record).settle(100).await.unwrap();
+    assert_eq!((remaining(&b, "tokens").await, remaining(&b, "held").await), (1_900, 5));
+}
+
+#[tokio::test]
+async fn while_redis_fails_holds_count_in_the_share_and_are_registered_when_they_are_extended() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let builder = Limiter::builder(store, with_tokens()).failure_mode(FailureMode::Local);
+    let limiter = builder.timeout(Duration::from_millis(200)).build().unwrap();
+    let before = hold(&limiter, 100, MINUTE).await;
+    server.stop();
+    let (decision, during) = limiter.hold_detached("key", 100, MINUTE).await.unwrap();
+    assert_eq!((decision.source(), decision.is_allowed()), (Source::Local, true));
+    let mut during = during.unwrap();
+    // The other place is that of the first hold, which Redis may have lost with its data.
+    assert!(!is_allowed(&limiter).await);
+    server.restart().await;
+    wait_until("Redis replies", BOUND, async || {
+        let extended = during.extend(0).await.unwrap();
+        extended.source() == Source::Store
+    })
+    .await;
+    wait_until("what was taken locally is charged", BOUND, async || {
+        remaining(&limiter, "tokens").await == 900
+    })
+    .await;
+    assert_eq!(remaining(&limiter, "held").await, 1);
+    assert!(attach(&limiter, &before.record()).extend(0).await.unwrap().is_allowed());
+    assert_eq!(remaining(&limiter, "held").await, 0);
+    during.release().await.unwrap();
+    assert_eq!(remaining(&limiter, "held").await, 1);
+}
+
+#[tokio::test]
+async fn what_is_no_record_is_no_hold() {
+    let limiter = Limiter::new(MemoryStore::new(), with_tokens()).unwrap();
+    let record = hold(&limiter, 1, MINUTE).await.record();
+    for length in 0..9 {
+        assert!(limiter.attach("key", &record[..length]).is_none(), "{length}");
+    }
+    assert!(limiter.attach("key", &[1, 1, 1, 1, u64::MAX]).is_none());
+    for length in 9..record.len() {
+        // Not all that was taken is known, but nothing panics.
+        limiter.attach("key", &record[..length]).unwrap().release().await.unwrap();
+    }
+}

@@ -56,12 +56,17 @@ pub(crate) async fn decide(
     costs: Costs,
 ) -> Result<Decision, Error> {
     let decision = limiter.check_cost(key, costs).await?;
+    count(live, policy, key, &decision);
+    Ok(decision)
+}
+
+/// Counts a decision.
+pub(crate) fn count(live: &Live, policy: &ActivePolicy, key: &Key, decision: &Decision) {
     policy.count(!decision.would_be_denied());
     match decision.source() {
         Source::Blocked => telemetry::overruled("block"),
-        _ => live.denied.observe(policy.name(), key, &decision),
+        _ => live.denied.observe(policy.name(), key, decision),
     }
-    Ok(decision)
 }
 
 /// The seconds of a time, rounded up as `Retry-After` needs them.

@@ -13,6 +13,7 @@ use crate::config::{Config, Errors, Read, Service, Source};
 use crate::denied::Denied;
 use crate::details::Details;
 use crate::domain::{Domains, Unit};
+use crate::holds::{self, EndedHolds, InFlight, TokenKey};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
@@ -29,6 +30,9 @@ pub(crate) struct Live {
     pub(crate) denied: Arc<Denied>,
     pub(crate) details: Details,
     pub(crate) blocked: BlockList,
+    /// `None` if other instances could not read the tokens of this one.
+    pub(crate) token_key: Option<TokenKey>,
+    pub(crate) in_flight: InFlight,
     source: Source,
     certificate: Option<Arc<Certificate>>,
     /// The settings that the process started with.
@@ -54,6 +58,7 @@ pub(crate) struct Active {
     /// The sections of the files that are not in effect until a restart.
     pub(crate) restart_needed: Vec<&'static str>,
     pub(crate) client_ip: ClientIp,
+    pub(crate) ended_holds: EndedHolds,
     pub(crate) warnings: Warnings,
 }
 
@@ -93,6 +98,11 @@ impl ActivePolicy {
         self.per_unit
     }
 
+    /// Returns true if permits have to be given back.
+    pub(crate) fn has_holds(&self) -> bool {
+        holds::are_in(&self.limiter.policy())
+    }
+
     pub(crate) fn is_shadow(&self) -> bool {
         self.is_shadow
     }
@@ -114,12 +124,19 @@ impl Live {
         let mut policies = HashMap::new();
         let active = Active::new(config, &store, &mut policies, Vec::new())?;
         let blocked = BlockList::new(&store);
+        let token_key = match &started_with.holds.secret {
+            Some(secret) => Some(TokenKey::new(secret.expose().as_bytes())),
+            // What is held in memory ends with the process, too.
+            None => matches!(store, AnyStore::Memory(_)).then(TokenKey::random),
+        };
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
             denied: Arc::default(),
             details: Details::default(),
             blocked,
+            token_key,
+            in_flight: InFlight::default(),
             source,
             certificate: tls,
             started_with,
@@ -259,6 +276,7 @@ impl Active {
             all.insert(name.clone(), policy.clone());
             active.insert(name, policy);
         }
+        let ended_holds = EndedHolds::new(store, settings.checks.timeout)?;
         Ok(Self {
             policies: active,
             domains,
@@ -266,6 +284,7 @@ impl Active {
             settings,
             restart_needed,
             client_ip,
+            ended_holds,
             warnings: Warnings::default(),
         })
     }

@@ -28,6 +28,7 @@ mod errors;
 mod grpc;
 mod header_timeout;
 mod held_bytes;
+mod holds;
 mod http;
 mod lists;
 mod live;

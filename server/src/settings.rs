@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "or_default")]
     pub(crate) admin: Admin,
     #[serde(deserialize_with = "or_default")]
+    pub(crate) holds: Holds,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) auth: Auth,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
@@ -73,7 +75,7 @@ impl Settings {
             *setting = started_with;
             differs
         }
-        let Self { listen, store, resource_limits, shutdown, tls, admin, .. } =
+        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, .. } =
             started_with.clone();
         let ResourceLimits { descriptors, entries, .. } = self.resource_limits;
         let restored = [
@@ -89,6 +91,7 @@ impl Settings {
             ("shutdown", set(&mut self.shutdown, shutdown)),
             ("tls", set(&mut self.tls, tls)),
             ("admin", set(&mut self.admin, admin)),
+            ("holds", set(&mut self.holds, holds)),
         ];
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -154,6 +157,10 @@ impl StoreSettings {
         } else {
             "store.redis"
         }
+    }
+
+    pub(crate) fn is_redis(&self) -> bool {
+        self.redis.is_some() || !self.cluster.is_empty() || self.sentinel.is_some()
     }
 
     /// The settings in the file that matter only with Redis, apart from those of its servers.
@@ -333,6 +340,14 @@ pub(crate) struct Admin {
     /// The token that clients of the admin API send as `Authorization: Bearer`. Required unless it
     /// listens on a loopback address.
     pub(crate) token: Option<Secret>,
+}
+
+/// The settings of `/v1/hold`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Holds {
+    /// The secret that signs tokens, the same for all instances. With the store in memory, a random one will do.
+    pub(crate) secret: Option<Secret>,
 }
 
 /// The defaults of `/auth`, which the URL of a request can replace.

@@ -12,6 +12,7 @@ use fleetlimit::Policy;
 use fleetlimit_simulate::{Pattern, Simulation};
 
 use crate::config::{Config, Origin, Source};
+use crate::holds;
 
 /// Replay an access log against the policies of a settings file
 #[derive(Args, Debug)]
@@ -76,8 +77,17 @@ impl Simulate {
         let mut found = HashSet::new();
         for file in iter::once(&self.config).chain(&self.compare) {
             let policies = load(file)?.policies;
-            let chosen: Vec<_> =
-                policies.iter().filter(|policy| self.is_chosen(policy)).cloned().collect();
+            let chosen = policies.iter().filter(|policy| self.is_chosen(policy)).cloned();
+            let (held, chosen): (Vec<_>, Vec<_>) = chosen.partition(holds::are_in);
+            if let Some(policy) = held.first() {
+                let name = policy.name();
+                let reason =
+                    "limits requests in flight, but a log does not say when a request has ended";
+                if !self.policies.is_empty() {
+                    return Err(format!("--policy: `{name}` {reason}"));
+                }
+                eprintln!("warning: {}", in_file(file, format!("left out: `{name}` {reason}")));
+            }
             found.extend(chosen.iter().map(|policy| policy.name().to_owned()));
             let added = simulation.add(file.display().to_string(), chosen);
             added.map_err(|error| in_file(file, error))?;

@@ -197,6 +197,22 @@ impl DetachedHold {
         self.limiter.end(self.held.finish()).await
     }
 
+    /// Gives back what the latest extension has taken, and all permits of concurrent quotas: the hold has ended meanwhile.
+    /// `extension` is its decision.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::credit`].
+    pub async fn retract(self, extension: &Decision) -> Result<(), Error> {
+        let Self { limiter, key, revision, mut held, .. } = self;
+        if let Some(holder) = &limiter.held(&revision).holder {
+            limiter.apply(&revision, key, holder.end(), true).await?;
+        }
+        // A denial has added nothing.
+        let taken = held.checks.pop().filter(|_| !extension.would_be_denied());
+        limiter.end(HeldChecks::of(taken).release()).await
+    }
+
     async fn take(
         &mut self,
         charge: impl FnOnce(&Limits) -> Result<Charge, Cow<'static, str>>,

@@ -74,6 +74,14 @@ impl Holder {
         (report, rest)
     }
 
+    /// Returns the call that gives all permits back.
+    pub(super) fn end(&self) -> Op {
+        self.with(|state| {
+            state.permits.iter_mut().for_each(|permits| *permits = 0);
+            state.call(Vec::new())
+        })
+    }
+
     fn with<T>(&self, change: impl FnOnce(&mut Holding) -> T) -> T {
         // Nothing that panics runs under the lock.
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))

@@ -42,6 +42,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
             "is_shadow": policy.is_shadow(),
             "allowed": policy.counts().allowed.load(Ordering::Relaxed),
             "denied": policy.counts().denied.load(Ordering::Relaxed),
+            "held": policy.has_holds().then(|| live.in_flight.get(name)),
         })
     });
     let keys = live.denied.last().into_iter();
@@ -266,7 +267,9 @@ fn done(result: Result<(), Error>) -> Response {
 /// The response to an operator, who gets the full error, unlike gateways.
 fn failed(error: &Error) -> Response {
     let status = match error.kind() {
-        ErrorKind::Rejected | ErrorKind::UnknownQuota => StatusCode::BAD_REQUEST,
+        ErrorKind::Rejected | ErrorKind::UnknownQuota | ErrorKind::NotHeld => {
+            StatusCode::BAD_REQUEST
+        }
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
     problem(status, &error.to_string())

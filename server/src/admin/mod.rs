@@ -41,7 +41,10 @@ pub(crate) fn router(
     let is_loopback = live.active().settings.listen.admin.ip().is_loopback();
     let guard = auth::Guard::new(token, is_loopback);
     let same_site = middleware::from_fn_with_state(guard.clone(), auth::require_same_site);
-    let render = async move || prometheus.render() + &live.details.render();
+    let render = async move || {
+        live.in_flight.refresh();
+        prometheus.render() + &live.details.render()
+    };
     let metrics = Router::new().route("/metrics", get(render));
     let router = match token {
         Some(_) => api

@@ -29,6 +29,9 @@ pub(crate) struct Overrides {
     /// Bearer token for the admin API
     #[arg(long, env = "FLEETLIMIT_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
+    /// Secret that signs the tokens of holds
+    #[arg(long, env = "FLEETLIMIT_HOLDS_SECRET", value_name = "SECRET", hide_env_values = true)]
+    holds_secret: Option<String>,
     /// Redis URL
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
@@ -72,7 +75,7 @@ impl Overrides {
         errors: &mut Errors,
         incomplete: &mut HashSet<String>,
     ) {
-        let Settings { listen, checks, shutdown, admin, store, .. } = settings;
+        let Settings { listen, checks, shutdown, admin, holds, store, .. } = settings;
         let mut set = SettingsWriter { places, errors, incomplete };
         for (setting, text, name, variable) in [
             (&mut listen.grpc, &self.grpc, "listen.grpc", "FLEETLIMIT_GRPC"),
@@ -113,6 +116,8 @@ impl Overrides {
         set.value(&mut checks.failure_mode, mode, "checks.failure_mode", variable);
         let token = self.admin_token.clone().map(|token| Some(Secret::from(token)));
         set.value(&mut admin.token, token, "admin.token", "FLEETLIMIT_ADMIN_TOKEN");
+        let secret = self.holds_secret.clone().map(|secret| Some(Secret::from(secret)));
+        set.value(&mut holds.secret, secret, "holds.secret", "FLEETLIMIT_HOLDS_SECRET");
         let prefix = self.key_prefix.clone().map(Some);
         set.value(&mut store.key_prefix, prefix, "store.key_prefix", "FLEETLIMIT_KEY_PREFIX");
         self.apply_servers(store, &mut set);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fleetlimit::resolve::ClientIp;
 use fleetlimit::{AnyStore, Policy, PolicySet, Quota};
+use indexmap::IndexMap;
 use redis::{ClientTlsConfig, TlsCertificates};
 use serde_json::Value;
 use serde_saphyr::Location;
@@ -20,6 +21,7 @@ use super::source::{Origin, Source};
 use super::validation::errors_in;
 use super::{Config, Errors, Read};
 use crate::domain::{DomainFile, Domains, Known};
+use crate::holds;
 use crate::lists::Lists;
 use crate::secret::{excerpt, excerpt_of_path};
 use crate::settings::{Auth, Settings, StoreSettings, StoreTls, Tls};
@@ -101,6 +103,24 @@ impl<'a> Reader<'a> {
     pub(super) fn check(&mut self, settings: &Settings) {
         for (setting, message) in errors_in(settings, &self.incomplete) {
             self.add_error(setting, message);
+        }
+        let is_complete = !self.is_incomplete("holds") && !self.is_incomplete("store");
+        if is_complete && settings.holds.secret.is_none() && settings.store.is_redis() {
+            self.report_unsigned(settings);
+        }
+    }
+
+    /// Reports the quotas whose permits could not be given back, because no other instance could read the tokens.
+    fn report_unsigned(&mut self, settings: &Settings) {
+        for text in settings.policies.values().flat_map(IndexMap::values) {
+            if text.value.parse::<Quota>().is_ok_and(|quota| quota.is_concurrent()) {
+                let message = format!(
+                    "`{}` needs `holds.secret`, the same for all instances, which signs the tokens of /v1/hold: \
+                     `openssl rand -hex 32` prints a good one",
+                    excerpt(&text.value)
+                );
+                self.errors.add(&self.name, text.referenced, message);
+            }
         }
     }
 
@@ -208,11 +228,15 @@ impl<'a> Reader<'a> {
         let named = auth.chain(settings.shadow.iter().map(|policy| ("shadow", policy)));
         let is_complete = !self.is_incomplete("policies") && !self.is_incomplete("domains");
         for (setting, policy) in named.filter(|_| is_complete) {
-            if policies.get(&policy.value).is_none() {
-                let name = excerpt(&policy.value);
-                let message = format!("{setting}: there is no policy `{name}`");
-                self.errors.add(&self.name, policy.referenced, message);
-            }
+            let name = excerpt(&policy.value);
+            let message = match policies.get(&policy.value) {
+                None => format!("{setting}: there is no policy `{name}`"),
+                Some(found) if setting == "auth.policy" && holds::are_in(found) => {
+                    format!("{setting}: {}", holds::unreleased(&name))
+                }
+                Some(_) => continue,
+            };
+            self.errors.add(&self.name, policy.referenced, message);
         }
         let client_ip = self.client_ip(&settings.auth);
         let shadow = domains.rules().filter(|rule| rule.shadow_mode);
@@ -246,13 +270,6 @@ impl<'a> Reader<'a> {
             let mut policy = Policy::new(name.value.clone());
             for (quota_name, text) in quotas {
                 match text.value.parse::<Quota>() {
-                    Ok(quota) if quota.is_concurrent() => {
-                        let message = format!(
-                            "`{quota}` limits requests in flight, but gateways do not report when a request has ended: \
-                             use a rate here, and a layer of the library in the service for requests in flight"
-                        );
-                        self.errors.add(&self.name, text.referenced, message);
-                    }
                     Ok(quota) => policy = policy.quota(quota_name.value.clone(), quota),
                     Err(error) => {
                         let is_fraction = text.value.contains('.');

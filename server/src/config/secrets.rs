@@ -6,8 +6,9 @@ use super::lenient::Names;
 use crate::secret::RedisUrl;
 
 /// Fields whose value is a secret, or may be one by mistake: the password instead of the file that has it.
-const SECRETS: [&str; 7] = [
+const SECRETS: [&str; 8] = [
     "admin.token",
+    "holds.secret",
     "store.redis",
     "store.cluster",
     "store.sentinel.urls",

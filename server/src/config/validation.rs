@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::settings::{Auth, ResourceLimits, Settings, StoreSettings};
+use crate::settings::{Auth, Holds, ResourceLimits, Settings, StoreSettings};
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// The fewest bytes of the admin token. A shorter one could be guessed.
-const MIN_TOKEN: usize = 16;
+/// The fewest bytes of the admin token, and of the secret of holds. A shorter one could be guessed.
+const MIN_SECRET: usize = 16;
 
 /// The settings that are wrong, by name, and messages.
 type Found = Vec<(&'static str, String)>;
@@ -20,6 +20,7 @@ pub(super) fn errors_in(settings: &Settings, incomplete: &HashSet<String>) -> Fo
     let mut errors = of_store(&settings.store, incomplete.contains("store"));
     errors.extend(of_checks(settings));
     errors.extend(of_admin(settings, incomplete.contains("admin")));
+    errors.extend(of_holds(&settings.holds));
     errors.extend(of_limits(&settings.resource_limits));
     errors.extend(of_auth(&settings.auth));
     errors
@@ -71,9 +72,9 @@ fn of_admin(settings: &Settings, is_incomplete: bool) -> Found {
         let is_needed = !address.ip().is_loopback() && !is_incomplete;
         return is_needed.then_some(("listen.admin", message)).into_iter().collect();
     };
-    let message = if token.expose().len() < MIN_TOKEN {
+    let message = if token.expose().len() < MIN_SECRET {
         format!(
-            "admin.token must have at least {MIN_TOKEN} bytes: `openssl rand -hex 32` prints a good one"
+            "admin.token must have at least {MIN_SECRET} bytes: `openssl rand -hex 32` prints a good one"
         )
     } else if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
         "admin.token has a character that a header cannot carry, such as a line break: use letters, digits and \
@@ -83,6 +84,14 @@ fn of_admin(settings: &Settings, is_incomplete: bool) -> Found {
         return Found::new();
     };
     vec![("admin.token", message)]
+}
+
+fn of_holds(holds: &Holds) -> Found {
+    let is_short = holds.secret.as_ref().is_some_and(|it| it.expose().len() < MIN_SECRET);
+    let message = format!(
+        "holds.secret must have at least {MIN_SECRET} bytes: `openssl rand -hex 32` prints a good one"
+    );
+    is_short.then_some(("holds.secret", message)).into_iter().collect()
 }
 
 fn of_limits(limits: &ResourceLimits) -> Found {

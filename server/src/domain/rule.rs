@@ -8,6 +8,7 @@ use super::context::Context;
 use super::format::{Descriptor, RateLimit};
 use super::policy_name::{DescriptorPath, policy_name};
 use super::unit::Unit;
+use crate::holds;
 use crate::secret::excerpt;
 
 /// A descriptor of the configuration that has a limit.
@@ -115,9 +116,15 @@ impl Rule {
 /// The limit of a policy of the settings.
 fn of_settings(policy: &Spanned<String>, shadow_mode: bool, context: &mut Context<'_>) -> Limit {
     let (name, at) = (&policy.value, policy.referenced);
-    if context.known.policies.is_some_and(|policies| policies.get(name).is_none()) {
-        let name = excerpt(name);
-        context.error(at, format_args!("there is no policy `{name}` in the settings"));
+    match context.known.policies.map(|policies| policies.get(name)) {
+        Some(None) => {
+            let name = excerpt(name);
+            context.error(at, format_args!("there is no policy `{name}` in the settings"));
+        }
+        Some(Some(policy)) if holds::are_in(policy) => {
+            context.error(at, holds::unreleased(&excerpt(name)));
+        }
+        _ => {}
     }
     if shadow_mode {
         context.error(at, "`shadow_mode` needs `rate_limit`: other routes use the policy, too");

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use super::problem;
 use super::unchecked::Unchecked;
 use crate::checker::{self, Answer};
+use crate::holds;
 use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::{Range, is_address};
@@ -88,6 +89,9 @@ async fn response(
     let name = policy_name(&active.settings.auth, &query, parts)?;
     let unknown = || Unchecked::new(Cause::UnknownPolicy, format!("there is no policy `{name}`"));
     let policy = active.policy(&name).ok_or_else(unknown)?;
+    if policy.has_holds() {
+        return Err(Unchecked::new(Cause::UnknownPolicy, holds::unreleased(&name)));
+    }
     let (key, listed) = match key(active, &query, parts)? {
         KeyOf::Header(name, value) => {
             let listed = active.lists.of_key(&value);

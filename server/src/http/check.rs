@@ -13,11 +13,9 @@ use http::header::RETRY_AFTER;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Body, DecisionJson, costs, problem, unknown_policy};
+use super::{Body, DecisionJson, costs, listed_response, problem, unknown_policy};
 use crate::checker::{self, Answer};
-use crate::lists::Listed;
 use crate::live::Live;
-use crate::telemetry;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,10 +46,15 @@ pub(super) async fn check(
         Err(response) => return *response,
     };
     let key = Key::from(&request.key);
+    if policy.has_holds() {
+        let message = format!(
+            "policy `{}` has a concurrent quota, whose permits have to be given back: use /v1/hold",
+            policy.name()
+        );
+        return problem(StatusCode::BAD_REQUEST, &message);
+    }
     if let Some(listed) = active.lists.of_key(&key) {
-        telemetry::overruled(listed.list());
-        let is_allowed = listed == Listed::Allowed;
-        return Json(json!({ "allowed": is_allowed, "source": "list" })).into_response();
+        return listed_response(listed);
     }
     match checker::check(&live, policy, &policy.limiter, &key, costs).await {
         Ok(Answer::Blocked(remaining)) => {

@@ -1,7 +1,7 @@
 //! Tests of the program, over real sockets.
 //!
 //! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `docs`, `simulate`. Of checks:
-//! `http`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
+//! `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
 //! `operations`, `stores`, `reflection`, `tls`. Of hostile clients and servers: `connections`, `http2`,
 //! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
 
@@ -19,6 +19,7 @@ mod descriptors;
 mod docs;
 mod environment;
 mod gateways;
+mod holds;
 mod hostile_redis;
 mod http;
 mod http2;

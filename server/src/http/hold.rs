@@ -1,0 +1,255 @@
+//! `POST /v1/hold`, and what continues and ends a hold: permits that a client keeps while something runs. What the
+//! handlers take and return is documented in `docs/server/http-api.md`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use fleetlimit::internal::DetachedHold;
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::{Costs, Decision, Key};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{Body, DecisionJson, costs, listed_response, problem, unknown_policy};
+use crate::checker;
+use crate::holds::{self, HoldToken, Invalid, TokenKey, unix_seconds};
+use crate::live::{Active, ActivePolicy, Live};
+use crate::settings::FailureMode;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HoldRequest {
+    policy: String,
+    key: String,
+    /// The cost of each quota that `costs` does not name. A concurrent quota that it does not name costs 1.
+    #[serde(default = "super::one")]
+    cost: u64,
+    #[serde(default)]
+    costs: BTreeMap<String, u64>,
+    /// The time for which the hold lasts, unless it is extended.
+    #[serde(default = "default_seconds")]
+    seconds: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExtendRequest {
+    token: String,
+    #[serde(default)]
+    cost: u64,
+    #[serde(default)]
+    costs: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SettleRequest {
+    token: String,
+    /// What it has cost in the end, like the next.
+    cost: Option<u64>,
+    #[serde(default)]
+    costs: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseRequest {
+    token: String,
+}
+
+/// A decision, with the token of the hold unless it holds nothing.
+#[derive(Serialize)]
+struct Held<'a> {
+    #[serde(flatten)]
+    decision: DecisionJson<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    /// The seconds until the hold ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_after: Option<u64>,
+}
+
+/// A hold that a request continues.
+struct Continued<'a> {
+    token: HoldToken,
+    policy: &'a ActivePolicy,
+    hold: DetachedHold,
+}
+
+fn default_seconds() -> u64 {
+    holds::DEFAULT_SECONDS
+}
+
+/// Takes permits. The status is 200 also for a denial.
+pub(super) async fn hold(
+    State(live): State<Arc<Live>>,
+    Body(request): Body<HoldRequest>,
+) -> Response {
+    let active = live.active();
+    let HoldRequest { policy: name, key: text, seconds, .. } = request;
+    let Some(policy) = active.policy(&name) else { return unknown_policy(&name) };
+    let Some(token_key) = &live.token_key else { return no_secret() };
+    if text.is_empty() {
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
+    }
+    if !holds::SECONDS.contains(&seconds) {
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "`seconds` is 1 to 3600");
+    }
+    let costs = match costs(policy, request.cost, request.costs) {
+        Ok(costs) => costs,
+        Err(response) => return *response,
+    };
+    let key = Key::from(&text);
+    if let Some(listed) = active.lists.of_key(&key) {
+        return listed_response(listed);
+    }
+    let lifetime = Duration::from_secs(seconds);
+    let (decision, hold) = match policy.limiter.hold_detached(&key, costs, lifetime).await {
+        Ok(held) => held,
+        Err(error) => return error.response().map(Into::into),
+    };
+    checker::count(&live, policy, &key, &decision);
+    let token = hold.map(|hold| issue(&live, token_key, (name, text, seconds), &hold));
+    answer(&decision, token, seconds)
+}
+
+/// Takes more permits, and lets the hold last for its time from now on.
+pub(super) async fn extend(
+    State(live): State<Arc<Live>>,
+    Body(request): Body<ExtendRequest>,
+) -> Response {
+    let active = live.active();
+    let continued = find(&live, &active, &request.token, request.cost, request.costs);
+    let (Continued { token, policy, mut hold }, costs, token_key) = match continued {
+        Ok(found) => found,
+        Err(response) => return *response,
+    };
+    let before = signed(hold.permits());
+    let decision = match hold.extend(costs).await {
+        Ok(decision) => decision,
+        Err(error) => return error.response().map(Into::into),
+    };
+    // After the call: otherwise the hold could end in between, and would begin again. While the store fails, nobody
+    // knows.
+    if active.ended_holds.has_ended(hold.number(), token.seconds).await.unwrap_or(false) {
+        // If this fails, the permits are free when their time has passed.
+        let _ = hold.retract(&decision).await;
+        return ended();
+    }
+    checker::count(&live, policy, &Key::from(&token.key), &decision);
+    let HoldToken { policy: name, key, seconds, ends, .. } = token;
+    live.in_flight.add(&name, -before, ends);
+    let token = issue(&live, token_key, (name, key, seconds), &hold);
+    answer(&decision, Some(token), seconds)
+}
+
+/// Ends a hold, and replaces what it has taken by the actual cost.
+pub(super) async fn settle(
+    State(live): State<Arc<Live>>,
+    Body(request): Body<SettleRequest>,
+) -> Response {
+    if request.cost.is_none() && request.costs.is_empty() {
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "give `cost`, or `costs` by quota");
+    }
+    let (cost, costs) = (request.cost.unwrap_or(0), request.costs);
+    end(&live, &request.token, cost, costs).await
+}
+
+/// Ends a hold, and gives back what it has taken.
+pub(super) async fn release(
+    State(live): State<Arc<Live>>,
+    Body(request): Body<ReleaseRequest>,
+) -> Response {
+    end(&live, &request.token, 0, BTreeMap::new()).await
+}
+
+async fn end(live: &Live, token: &str, cost: u64, costs: BTreeMap<String, u64>) -> Response {
+    let active = live.active();
+    let (Continued { token, policy, hold }, costs, _) =
+        match find(live, &active, token, cost, costs) {
+            Ok(found) => found,
+            Err(response) => return *response,
+        };
+    let permits = signed(hold.permits());
+    let result = match active.ended_holds.end(hold.number(), token.seconds).await {
+        Ok(false) => return ended(),
+        Ok(true) => hold.settle(costs).await,
+        Err(error) if active.settings.checks.failure_mode == FailureMode::Closed => Err(error),
+        // Nobody knows whether it has ended before, so nothing is given back that could be given back twice.
+        Err(_) => hold.finish().await,
+    };
+    match result {
+        Ok(()) => {
+            live.in_flight.add(policy.name(), -permits, token.ends);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(error) => error.response().map(Into::into),
+    }
+}
+
+/// Finds what a token stands for, and the costs that a request names.
+fn find<'a>(
+    live: &'a Live,
+    active: &'a Active,
+    token: &str,
+    cost: u64,
+    named: BTreeMap<String, u64>,
+) -> Result<(Continued<'a>, Costs, &'a TokenKey), Box<Response>> {
+    let token_key = live.token_key.as_ref().ok_or_else(|| Box::new(no_secret()))?;
+    let token = token_key.verify(token).map_err(|invalid| {
+        Box::new(match invalid {
+            Invalid::Forged => forged(),
+            Invalid::Expired => ended(),
+        })
+    })?;
+    let policy = active.policy(&token.policy);
+    let policy = policy.ok_or_else(|| Box::new(unknown_policy(&token.policy)))?;
+    let costs = costs(policy, cost, named)?;
+    let hold = policy.limiter.attach(&token.key, &token.record);
+    let hold = hold.ok_or_else(|| Box::new(forged()))?;
+    Ok((Continued { token, policy, hold }, costs, token_key))
+}
+
+/// Returns the token of a hold of this policy and key that lasts so many seconds.
+fn issue(
+    live: &Live,
+    token_key: &TokenKey,
+    (policy, key, seconds): (String, String, u64),
+    hold: &DetachedHold,
+) -> String {
+    let ends = unix_seconds() + seconds;
+    live.in_flight.add(&policy, signed(hold.permits()), ends);
+    token_key.sign(&HoldToken { policy, key, seconds, ends, record: hold.record() })
+}
+
+fn answer(decision: &Decision, token: Option<String>, seconds: u64) -> Response {
+    let expires_after = token.is_some().then_some(seconds);
+    let held = Held { decision: DecisionJson::new(decision), token, expires_after };
+    (decision.headers(HeaderStyle::Ietf), Json(held)).into_response()
+}
+
+fn signed(permits: u64) -> i64 {
+    permits.try_into().unwrap_or(i64::MAX)
+}
+
+fn forged() -> Response {
+    problem(StatusCode::BAD_REQUEST, "no instance with this `holds.secret` has issued the token")
+}
+
+fn ended() -> Response {
+    problem(
+        StatusCode::GONE,
+        "the hold has ended: it was settled or released, or not extended in time",
+    )
+}
+
+fn no_secret() -> Response {
+    problem(
+        StatusCode::NOT_IMPLEMENTED,
+        "holds need `holds.secret` in the settings, the same for all instances",
+    )
+}

@@ -44,6 +44,7 @@ function showPolicies(status, seconds) {
       element("td", rate(policy, "denied"), "number"),
       element("td", number(policy.allowed), "number"),
       element("td", number(policy.denied), "number"),
+      element("td", policy.held === null ? "–" : number(policy.held), "number"),
     ]);
   }));
 }

@@ -85,11 +85,11 @@ async fn policies_and_denied_keys_are_listed() {
         json!([
             {
                 "name": "login", "quotas": { "hour": "1/h" }, "is_shadow": false,
-                "allowed": 1, "denied": 2,
+                "allowed": 1, "denied": 2, "held": null,
             },
             {
                 "name": "search", "quotas": { "hour": "5/h" }, "is_shadow": false,
-                "allowed": 5, "denied": 3,
+                "allowed": 5, "denied": 3, "held": null,
             },
         ])
     );
@@ -162,7 +162,11 @@ descriptors:
       - { key: user, rate_limit: { unit: day, requests_per_unit: 7, name: users } }
   - { key: api_key, policy: search, count_denied: true }
 ";
-    let env = [("FLEETLIMIT_ADMIN_TOKEN", "t0p-0123456789ab"), ("FLEETLIMIT_TIMEOUT", "30ms")];
+    let env = [
+        ("FLEETLIMIT_ADMIN_TOKEN", "t0p-0123456789ab"),
+        ("FLEETLIMIT_HOLDS_SECRET", "h0ld-0123456789ab"),
+        ("FLEETLIMIT_TIMEOUT", "30ms"),
+    ];
     let files = Files::new(&[("settings.yaml", settings), ("d.yaml", domain)]);
     let server = Server::start(&files.path("settings.yaml"), &env);
     let shown = config(&server).await;
@@ -185,6 +189,7 @@ descriptors:
             "shutdown": { "delay": "1s", "timeout": "10s" },
             "tls": null,
             "admin": { "token": "(hidden)" },
+            "holds": { "secret": "(hidden)" },
             "auth": {
                 "policy": "search", "policy_header": null, "key_header": "x-api-key",
                 "gateways": ["127.0.0.0/8", "::1/128"], "trusted_proxies": ["10.0.0.0/8"],

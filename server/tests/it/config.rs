@@ -360,11 +360,6 @@ fn errors_of_common_mistakes_say_what_to_write() {
             &format!("shutdown: {{ delay: 5 }}\n{quota}"),
             "settings.yaml:1:13: invalid value: string \"5\", expected a duration, such as 50ms",
         ),
-        (
-            "policies: { p: { q: 5 concurrent } }",
-            "settings.yaml:1:21: `5 concurrent` limits requests in flight, but gateways do not report when a request \
-             has ended: use a rate here, and a layer of the library in the service for requests in flight",
-        ),
     ] {
         assert_errors(settings, &[], &[expected]);
     }

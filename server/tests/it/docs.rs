@@ -187,6 +187,29 @@ async fn each_field_of_a_check_is_documented() {
 }
 
 #[test]
+fn each_call_of_a_hold_is_documented_with_its_fields() {
+    let code = include_str!("../../src/http/hold.rs");
+    let calls = [
+        ("/v1/hold", "HoldRequest"),
+        ("/v1/hold/extend", "ExtendRequest"),
+        ("/v1/hold/settle", "SettleRequest"),
+        ("/v1/hold/release", "ReleaseRequest"),
+    ];
+    let rows = rows(API, "| call | fields of the body | |");
+    assert_eq!(rows.len(), calls.len());
+    for (row, (path, request)) in rows.iter().zip(calls) {
+        assert_eq!(row[0], format!("POST {path}"));
+        let documented: BTreeSet<_> =
+            row[1].split("`, `").flat_map(|names| names.split("` or `")).collect();
+        let (_, fields) = code.split_once(&format!("struct {request} {{")).unwrap();
+        let (fields, _) = fields.split_once("\n}").unwrap();
+        let lines = fields.lines().map(str::trim).filter(|line| !line.starts_with(['/', '#']));
+        let fields: BTreeSet<_> = lines.filter_map(|line| Some(line.split_once(": ")?.0)).collect();
+        assert_eq!(documented, fields, "{path}");
+    }
+}
+
+#[test]
 fn each_parameter_of_auth_is_documented() {
     let rows = rows(API, "| parameter | |");
     let documented: BTreeSet<_> = rows.iter().map(|row| row[0]).collect();

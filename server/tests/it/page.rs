@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::{Redis, Server, request, until};
 
 const SETTINGS: &str = "
-policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed } }
+policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed }, pool: { running: 2 concurrent } }
 admin: { token: s3cret-0123456789 }
 deny: [foe]
 ";
@@ -203,7 +203,14 @@ async fn the_page_shows_what_the_api_says() {
     let login = &status["policies"][0];
     assert_eq!((&login["allowed"], &login["denied"]), (&json!(5), &json!(25)));
     let row = "#policies tr:first-child";
-    until(async || browser.text(row).await == "login\tfailures 5/15min fixed\t0\t0\t5\t25").await;
+    until(async || browser.text(row).await == "login\tfailures 5/15min fixed\t0\t0\t5\t25\t–")
+        .await;
+
+    // The permits in flight of a policy that has some.
+    let hold = Client::new().post(server.http("/v1/hold"));
+    let held = hold.json(&json!({ "policy": "pool", "key": "ada" })).send().await.unwrap();
+    assert!(held.status().is_success());
+    until(async || browser.text("#policies tr:nth-child(2)").await.ends_with("\t1")).await;
 
     // The rates are those of the last second.
     let rate = "return Number(document.querySelector('#policies tr:last-child td:nth-child(4)').innerText)";

@@ -9,11 +9,16 @@
 -- A call has a number, and first reports how many permits its instance holds. While the instance holds any, a call that
 -- arrives after a later one does not change that. So a lost reply leaves nothing behind, and a server that has lost its
 -- data gets it again.
+--
+-- From the time that the ring has been read until it is stored, `ring@` is that of the other instances, and `others@`
+-- how many permits they hold. So each call looks at an entry once.
 
 --@ numbers@
 capacity@, lifetime@, instance@, size@
 --@ cells@
 last@
+--@ locals@
+others@, call@
 --@ ring@
 ring@
 --@ ring_bytes@
@@ -33,9 +38,10 @@ if size@ < 28 or size@ % 28 ~= 0 then size@ = 28 end
 header = sub(header, 1, SIZE_AT - 1) .. pack('>I2', 8 + size@) .. sub(header, SIZE_AT + 2)
 own_format, cell_format, cell_bytes = OWN_FORMAT, CELL_FORMAT, CELL_BYTES
 --@ fresh@
-level@, last@, ring@ = 0, now, ''
+level@, last@, ring@, others@, call@ = 0, now, '', 0, 0
 --@ empty@
-level@, last@, ring@ = capacity@, now + lifetime@, pack('>dddI4', 0, now + lifetime@, 0, capacity@)
+level@, last@, others@, call@ = capacity@, now + lifetime@, capacity@, 0
+ring@ = pack('>dddI4', 0, last@, 0, others@)
 --@ read_ring@
 -- If nothing follows it, it is read only when it is needed.
 ring@ = ring@ or sub(value, -size@)
@@ -44,10 +50,10 @@ ring@ = ring@ or sub(value, -size@)
   --@ count_live@
 --@ count_live@
 do
-  local sum, rest, ended = 0, '', false
+  local kept, first, held = {}, 1, 0
+  others@, call@, last@ = 0, 0, 0
   for n = 1, #ring@, 28 do
     local instance, ends, call, permits = read('>dddI4', ring@, n)
-    if ends > now then sum = sum + permits else ended = true end
     -- Written so that NaN fails the test.
     if not (
       instance >= 0 and ends >= 0 and call >= 0
@@ -56,49 +62,41 @@ do
     ) or permits > 0 and ends - now > MAX_TICKS then
       found = '-'
     end
-  end
-  if ended then
-    for n = 1, #ring@, 28 do
-      if read('>d', ring@, n + 8) > now then rest = rest .. sub(ring@, n, n + 27) end
+    if ends > now and instance ~= instance@ then
+      others@ = others@ + permits
+      if ends > last@ then last@ = ends end
+    else
+      if ends > now then held, call@ = permits, call end
+      kept[#kept + 1], first = sub(ring@, first, n - 1), n + 28
     end
-    ring@ = rest
   end
-  level@ = sum
-end
---@ count_own@
--- How many permits the instance holds, with those that it has taken in this call.
-local held, latest, others = level@, 0, ''
-for n = 1, #ring@, 28 do
-  local instance, _, call, permits = read('>dddI4', ring@, n)
-  if instance ~= instance@ then
-    held, others = held - permits, others .. sub(ring@, n, n + 27)
-  else
-    latest = call
-  end
+  if first > 1 then ring@ = table.concat(kept) .. sub(ring@, first) end
+  level@ = others@ + held
 end
 --@ hold@
-do
-  --@ count_own@
-  if count >= latest then
-    level@, ring@ = level@ - held + cost@, pack('>dddI4', instance@, now, count, cost@) .. others
-  end
+if count >= call@ then level@, call@ = others@ + cost@, count end
+--@ count@
+if cost@ > 0 then
+  count = math.min(count, math.floor((capacity@ - level@) / cost@))
+  -- There are so many others that no more can hold permits.
+  if level@ == others@ and #ring@ >= 28 * 1024 then count = 0 end
+elseif later and level@ + 1 > capacity@ then
+  count = 0
 end
 --@ back@
-  --@ read_ring@
 do
-  local ring = ''
+  local parts = {}
   for n = 1, #ring@, 28 do
     local instance, ends, call, permits = read('>dddI4', ring@, n)
-    ring = ring .. pack('>dddI4', instance, math.max(0, ends - back), call, permits)
+    parts[#parts + 1] = pack('>dddI4', instance, math.max(0, ends - back), call, permits)
   end
-  ring@, last@ = ring, math.max(0, last@ - back)
+  ring@, last@ = table.concat(parts), math.max(0, last@ - back)
 end
 --@ store@
 do
-  --@ count_own@
+  local held = level@ - others@
   local ends = held > 0 and now + lifetime@ or now
-  ring@, last@ = pack('>dddI4', instance@, ends, latest, held) .. others, ends
-  for n = 29, #ring@, 28 do last@ = math.max(last@, (read('>d', ring@, n + 8))) end
+  ring@, last@ = pack('>dddI4', instance@, ends, call@, held) .. ring@, math.max(last@, ends)
   if #ring@ ~= size@ then
     own, size@ = nil, #ring@
     --@ resize@
@@ -106,7 +104,7 @@ do
 end
 --@ adopt@
 if #numbers == 0 and #cells >= 36 and #cells % 28 == 8 then
-  last@, ring@ = read('>d', cells), sub(cells, 9)
+  ring@ = sub(cells, 9)
   --@ count_live@
 else
   found = '-'

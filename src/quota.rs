@@ -138,7 +138,7 @@ impl Quota {
     /// On Redis, each process renews the permits that it holds. Permits that it has not renewed for
     /// [`RedisStore::hold_for`](crate::RedisStore::hold_for) are free again; the docs of that method list what can exceed
     /// the limit. A key takes 28 bytes in Redis for each instance that holds permits of it, and for the one that changed
-    /// it last. At most 2,340 instances can hold permits of a key.
+    /// it last. At most 1,024 instances can hold permits of a key.
     ///
     /// ```
     /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};

@@ -33,6 +33,7 @@ pub(crate) struct HeldLevel {
     /// The time at which the own permits end, in microseconds, unless they are renewed now.
     own_end: u64,
     others: Box<[Held]>,
+    limit: u64,
     now: u64,
 }
 
@@ -54,6 +55,10 @@ pub(crate) struct Held {
 impl Concurrent {
     /// The most permits, so that each instance's permits fit into 32 bits with the room that every quota has.
     const MOST: u64 = u32::MAX as u64 / ROOM;
+
+    /// The most instances that hold permits of a key, so that a value stays small, and its size fits into 16 bits
+    /// also while others come back that held some before. `lua/concurrent.lua` has the same number.
+    const MOST_INSTANCES: usize = 1_024;
 
     /// Creates a limit for a store in memory, whose permits are held until they are given back.
     pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
@@ -131,19 +136,25 @@ impl Algorithm for Concurrent {
         let (own, call, own_end) =
             own.map_or((0, 0, 0), |own| (own.permits, own.call, own.ends_at));
         let others = live.filter(|held| held.instance != self.instance).copied().collect();
-        HeldLevel { instance: self.instance, own, call, own_end, others, now }
+        let (instance, limit) = (self.instance, self.limit);
+        HeldLevel { instance, own, call, own_end, others, limit, now }
     }
 
     /// Returns an exhausted level: all permits belong to instance 0, which never renews them.
     fn empty(&self, now: u64) -> HeldLevel {
         let permits = self.limit.try_into().unwrap_or(u32::MAX);
         let others = [Held { instance: 0, permits, call: 0, ends_at: self.end(now) }].into();
-        HeldLevel { instance: self.instance, own: 0, call: 0, own_end: 0, others, now }
+        let (instance, limit) = (self.instance, self.limit);
+        HeldLevel { instance, own: 0, call: 0, own_end: 0, others, limit, now }
     }
 
     fn used(level: &HeldLevel) -> u64 {
-        let others = level.others.iter().map(|held| u64::from(held.permits));
-        u64::from(level.own) + others.sum::<u64>()
+        let others = level.others.iter().map(|held| u64::from(held.permits)).sum();
+        match level.own {
+            // No more instances can hold permits.
+            0 if level.others.len() >= Self::MOST_INSTANCES => level.limit.max(others),
+            own => u64::from(own) + others,
+        }
     }
 
     /// Returns 0, because the time is unknown.

@@ -6,7 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::internal::DetachedHold;
 use fleetlimit::{
-    Costs, FailureMode, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Source,
+    AnyStore, Costs, FailureMode, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    Source,
 };
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
@@ -216,5 +217,27 @@ async fn what_is_no_record_is_no_hold() {
     for length in 9..record.len() {
         // Not all that was taken is known, but nothing panics.
         limiter.attach("key", &record[..length]).unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_more_clients_than_a_value_has_room_for_hold_permits_of_a_key() {
+    const MOST: u64 = 1_024;
+    let server = Server::start().await;
+    let stores: [AnyStore; 2] =
+        [RedisStore::open(server.url()).unwrap().into(), MemoryStore::new().into()];
+    for store in stores {
+        let limiter = test_limiter(store, policy(5_000));
+        let mut holds = Vec::new();
+        for _ in 0..MOST {
+            holds.push(hold(&limiter, 1, MINUTE).await);
+        }
+        assert!(!is_allowed(&limiter).await);
+        assert_eq!(remaining(&limiter, "held").await, 0);
+        // One that holds some already may have more.
+        let more = holds[7].extend(Costs::new(0).with("held", 2)).await.unwrap();
+        assert_eq!((more.is_allowed(), more.remaining()), (true, 5_000 - MOST - 2));
+        holds.pop().unwrap().release().await.unwrap();
+        assert!(is_allowed(&limiter).await && !is_allowed(&limiter).await);
     }
 }

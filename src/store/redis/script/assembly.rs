@@ -79,6 +79,8 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         each(&|fragment| fragment.line(name).or_else(default)).join(separator)
     };
     let same = |text, separator| each(&|_| Some(text)).join(separator);
+    let locals = each(&|fragment| fragment.line("locals@"));
+    let locals: String = locals.iter().map(|names| format!(", {names}")).collect();
     let first_cells = each(&|fragment| fragment.names("cells@").next());
     let numbers = lines("numbers@", ", ");
     let number_count = numbers.split(", ").count();
@@ -102,7 +104,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("CELL_FORMAT", cells.format),
         ("CELL_BYTES", cells.bytes),
         ("CELLS", cells.names),
-        ("LEVELS", same("level@", ", ")),
+        ("LEVELS", [same("level@", ", "), locals].concat()),
         ("VALID", lines("valid@", " and ")),
         ("ABOVE", lines("above@", " or ")),
         ("FITS", lines("fits@", " and ")),

@@ -1,4 +1,5 @@
--- A limit on permits that are held at a time. Its level is the number of permits that all instances hold.
+-- A limit on permits that are held at a time. Its level is the number of permits that all instances hold. An instance is
+-- a process, or a hold of fleetlimit-server.
 --
 -- Numbers  the permits; for how many microseconds they are held if they are not renewed; the number of the instance
 --          that calls, which is not 0; and the bytes of the ring.
@@ -74,15 +75,16 @@ do
   level@ = others@ + held
 end
 --@ hold@
-if count >= call@ then level@, call@ = others@ + cost@, count end
+-- If there are as many others as the size of a value allows, one that comes back has to wait.
+if count >= call@ and (cost@ == 0 or #ring@ <= 28 * 2338) then level@, call@ = others@ + cost@, count end
 --@ count@
 if cost@ > 0 then
   count = math.min(count, math.floor((capacity@ - level@) / cost@))
-  -- There are so many others that no more can hold permits.
-  if level@ == others@ and #ring@ >= 28 * 1024 then count = 0 end
 elseif later and level@ + 1 > capacity@ then
   count = 0
 end
+-- There are so many others that no more can hold permits.
+if (cost@ > 0 or later) and level@ == others@ and #ring@ >= 28 * 1024 then count = 0 end
 --@ back@
 do
   local parts = {}

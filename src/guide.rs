@@ -915,7 +915,7 @@
 //!
 //! # Several quotas
 //!
-//! A policy can have up to 16 quotas, of which at most 8 are sliding or calendar windows. The algorithms may
+//! A policy can have up to 16 quotas, of which at most 8 are sliding or calendar windows, or concurrent. The algorithms may
 //! differ. A check takes permits from all quotas or from none, in one call to Redis. With [`Costs`] a check takes a
 //! different number from each.
 //!

@@ -63,8 +63,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The script has variables for each quota, and Lua at most 200. Sliding windows and calendars need
-    /// the most.
+    /// The script has variables for each quota, and Lua at most 200. Sliding windows,
+    /// calendars and concurrent quotas need the most.
     const MAX_QUOTAS: usize = 16;
     const MAX_LARGE: usize = 8;
 
@@ -110,11 +110,12 @@ impl Policy {
                 Self::MAX_QUOTAS
             ));
         }
-        let large = |quota: &Quota| quota.is_sliding() || quota.is_calendar();
+        let large =
+            |quota: &Quota| quota.is_sliding() || quota.is_calendar() || quota.is_concurrent();
         let large = self.quotas.iter().filter(|(_, quota)| large(quota)).count();
         if large > Self::MAX_LARGE {
             errors.push(format!(
-                "policy `{}` has {large} sliding windows and calendars: give it at most {}",
+                "policy `{}` has {large} sliding windows, calendars and concurrent quotas: give it at most {}",
                 self.name,
                 Self::MAX_LARGE
             ));

@@ -127,7 +127,8 @@ impl Live {
         let token_key = match &started_with.holds.secret {
             Some(secret) => Some(TokenKey::new(secret.expose().as_bytes())),
             // What is held in memory ends with the process, too.
-            None => matches!(store, AnyStore::Memory(_)).then(TokenKey::random),
+            None if matches!(store, AnyStore::Memory(_)) => TokenKey::random(),
+            None => None,
         };
         Ok(Self {
             active: ArcSwap::from_pointee(active),

@@ -1,5 +1,5 @@
-//! A limit on permits that are held at a time, such as requests in flight. Each instance that holds some has an
-//! entry: how many, and when they end unless it renews them. So a key takes memory by the instances that use it,
+//! A limit on permits that are held at a time, such as requests in flight. Each instance (a process, or a hold of
+//! fleetlimit-server) that holds some has an entry: how many, and when they end unless it renews them. So a key takes memory by the instances that use it,
 //! not by requests, and what a killed process holds becomes free.
 //!
 //! Every change by an instance renews all that it holds of the key. Time frees nothing else, so no wait for a permit
@@ -56,9 +56,13 @@ impl Concurrent {
     /// The most permits, so that each instance's permits fit into 32 bits with the room that every quota has.
     const MOST: u64 = u32::MAX as u64 / ROOM;
 
-    /// The most instances that hold permits of a key, so that a value stays small, and its size fits into 16 bits
-    /// also while others come back that held some before. `lua/concurrent.lua` has the same number.
+    /// The most instances that hold permits of a key, so that a value stays small. `lua/concurrent.lua` has the same
+    /// numbers.
     const MOST_INSTANCES: usize = 1_024;
+
+    /// The most others that leave room for an instance which reports what it holds already: the size of a value has 16
+    /// bits. There can be more than `MOST_INSTANCES` if a store has lost its data, and they come back.
+    const MOST_STORED: usize = 2_338;
 
     /// Creates a limit for a store in memory, whose permits are held until they are given back.
     pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
@@ -97,9 +101,11 @@ impl Concurrent {
         now.saturating_add(self.lifetime)
     }
 
-    /// Notes how many permits the instance holds, as a call of this number says, unless a later call has said so.
+    /// Notes how many permits the instance holds, as a call of this number says, unless a later call has said so or there
+    /// is no room.
     pub(crate) fn hold(&self, level: &mut HeldLevel, permits: u64, call: u64) {
-        if call >= level.call {
+        let has_room = permits == 0 || level.others.len() <= Self::MOST_STORED;
+        if call >= level.call && has_room {
             (level.own, level.call) = (permits.try_into().unwrap_or(u32::MAX), call);
         }
         level.own_end = self.end(level.now);

@@ -99,7 +99,7 @@ mod tests {
             &PolicySet::new().policy(policy),
             &[
                 "policy `p` has 17 quotas",
-                "policy `p` has 17 sliding windows and calendars",
+                "policy `p` has 17 sliding windows, calendars and concurrent quotas",
                 "policy `p`: quota `0`: 0 permits",
             ],
         );

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::mem;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -17,7 +18,8 @@ use super::taken::{Taken, micros};
 use super::{HeldRevision, Limiter};
 use crate::algorithm::{Limits, QuotaId};
 use crate::charge::{Charge, Cost, Left};
-use crate::{Costs, Decision, Error, Key, cooperation, random};
+use crate::store::Op;
+use crate::{Costs, Decision, Error, Key, Source, cooperation, random};
 
 /// A hold that belongs to no process. Dropping it changes nothing.
 pub struct DetachedHold {
@@ -40,8 +42,8 @@ struct RecordedCheck<'a> {
 const HEAD: usize = 5;
 
 impl Limiter {
-    /// Takes permits as [`hold`](Self::hold) does, and keeps them for `lifetime`. Returns no hold if the check is denied,
-    /// or would be in shadow mode.
+    /// Takes permits as [`hold`](Self::hold) does, and keeps them for `lifetime`. Returns no hold after a denial,
+    /// including one that shadow mode lets through.
     ///
     /// If the future is dropped, the permits may be held until their lifetime has passed.
     ///
@@ -72,7 +74,7 @@ impl Limiter {
     }
 
     /// Continues a hold of a key in any process, from a [record](DetachedHold::record). A later update of the policy
-    /// applies to it as to new checks. `None` if that is no record.
+    /// applies to it as to new checks. Returns `None` if the record is malformed.
     #[doc(hidden)]
     pub fn attach(&self, key: impl Into<Key>, record: &[u64]) -> Option<DetachedHold> {
         let (&[number, lifetime, at, calls, count], rest) = record.split_first_chunk::<HEAD>()?;
@@ -156,15 +158,20 @@ impl DetachedHold {
         record
     }
 
-    /// Takes more permits, as [`Hold::extend`](crate::Hold::extend) does, and lets the permits of concurrent quotas last
-    /// for their lifetime from now on, also if the decision is a denial.
+    /// Takes more permits, as [`Hold::extend`](crate::Hold::extend) does, and renews those of concurrent quotas: they last
+    /// for their lifetime from now on. A denial renews them, too.
     ///
     /// # Errors
     ///
     /// As for [`Limiter::check_cost`].
     pub async fn extend(&mut self, costs: impl Into<Costs>) -> Result<Decision, Error> {
         let costs = costs.into();
-        self.take(|limits| limits.charge(&costs)).await
+        let decision = self.take(|limits| limits.charge(&costs)).await?;
+        if matches!(decision.source(), Source::Cached | Source::Quota | Source::Blocked) {
+            // The store was not asked.
+            self.report(Holder::report).await?;
+        }
+        Ok(decision)
     }
 
     /// Ends the hold, and replaces what it has taken by the actual cost, as [`Hold::settle`](crate::Hold::settle) does.
@@ -172,11 +179,12 @@ impl DetachedHold {
     /// # Errors
     ///
     /// As for [`Limiter::charge`]. If a cost names an unknown quota, nothing is done.
-    pub async fn settle(self, actual: impl Into<Costs>) -> Result<(), Error> {
+    pub async fn settle(mut self, actual: impl Into<Costs>) -> Result<(), Error> {
         let revision = self.limiter.held(&self.revision);
         let actual = revision.limits.charge(&actual.into());
         let actual = actual.map_err(|unknown| unknown_quota(revision, &unknown))?;
-        self.limiter.end(self.held.settle(&actual)).await
+        let held = self.take_checks();
+        self.end(held.settle(&actual)).await
     }
 
     /// Ends the hold, and gives back what it has taken, as far as it has not refilled by now.
@@ -184,33 +192,60 @@ impl DetachedHold {
     /// # Errors
     ///
     /// As for [`Limiter::credit`].
-    pub async fn release(self) -> Result<(), Error> {
-        self.limiter.end(self.held.release()).await
+    pub async fn release(mut self) -> Result<(), Error> {
+        let held = self.take_checks();
+        self.end(held.release()).await
     }
 
-    /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used.
+    /// Ends the hold. Permits of concurrent quotas are given back, and what it has taken of others stays used. This may be
+    /// repeated.
     ///
     /// # Errors
     ///
     /// As for [`Limiter::credit`].
-    pub async fn finish(self) -> Result<(), Error> {
-        self.limiter.end(self.held.finish()).await
+    pub async fn finish(mut self) -> Result<(), Error> {
+        let held = self.take_checks();
+        self.end(held.finish()).await
     }
 
-    /// Gives back what the latest extension has taken, and all permits of concurrent quotas: the hold has ended meanwhile.
-    /// `extension` is its decision.
+    /// Ends the hold again, after an extension that came too late, and gives back what that has taken. `extension` is its
+    /// decision.
     ///
     /// # Errors
     ///
     /// As for [`Limiter::credit`].
-    pub async fn retract(self, extension: &Decision) -> Result<(), Error> {
-        let Self { limiter, key, revision, mut held, .. } = self;
-        if let Some(holder) = &limiter.held(&revision).holder {
-            limiter.apply(&revision, key, holder.end(), true).await?;
-        }
+    pub async fn retract(mut self, extension: &Decision) -> Result<(), Error> {
         // A denial has added nothing.
-        let taken = held.checks.pop().filter(|_| !extension.would_be_denied());
-        limiter.end(HeldChecks::of(taken).release()).await
+        let taken = self.take_checks().checks.pop().filter(|_| !extension.would_be_denied());
+        self.end(HeldChecks::of(taken).release()).await
+    }
+
+    fn take_checks(&mut self) -> HeldChecks {
+        mem::replace(&mut self.held, HeldChecks::of(None))
+    }
+
+    /// Makes the changes at the end.
+    async fn end(self, ending: Ending) -> Result<(), Error> {
+        let mut result = self.report(Holder::end).await;
+        for (taken, adjustment) in ending.into_changes() {
+            let (_, adjustment) = taken.whole().split_held(&adjustment);
+            let (revision, key) = (&taken.revision, taken.key.clone());
+            // If one of them fails, the others may succeed.
+            result = result.and(self.limiter.adjust(revision, key, adjustment).await);
+        }
+        result
+    }
+
+    /// Reports what is held to the store, unless the policy holds nothing. A report may be repeated.
+    async fn report(&self, report: impl FnOnce(&Holder) -> Op) -> Result<(), Error> {
+        let Self { limiter, key, revision, .. } = self;
+        match &limiter.held(revision).holder {
+            None => Ok(()),
+            Some(holder) => {
+                let report = report(holder);
+                limiter.apply(revision, key.clone(), report, false).await.map(drop)
+            }
+        }
     }
 
     async fn take(
@@ -229,24 +264,6 @@ impl DetachedHold {
             held.push(check);
         }
         Ok(decision)
-    }
-}
-
-impl Limiter {
-    /// Makes the changes at the end of a hold.
-    async fn end(&self, ending: Ending) -> Result<(), Error> {
-        for (taken, adjustment) in ending.into_changes() {
-            let adjustment = match taken.holder() {
-                None => adjustment,
-                Some(holder) => {
-                    let (report, rest) = holder.give_back(taken.whole(), &adjustment);
-                    self.apply(&taken.revision, taken.key.clone(), report, true).await?;
-                    rest
-                }
-            };
-            self.adjust(&taken.revision, taken.key.clone(), adjustment).await?;
-        }
-        Ok(())
     }
 }
 

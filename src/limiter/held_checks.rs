@@ -101,8 +101,8 @@ impl HeldChecks {
         }
     }
 
-    /// Replaces the sum of all charges by the actual cost, of the quotas of the latest check. What is given back is of
-    /// the latest checks.
+    /// Replaces the sum of all charges by the actual cost, of the quotas of the latest check. Permits are given back
+    /// from the latest checks first.
     pub(super) fn settle(self, actual: &Charge) -> Ending {
         let Self { checks, used } = self;
         let Some(last) = checks.last() else { return Ending(Vec::new()) };
@@ -163,7 +163,7 @@ impl Ending {
         }
     }
 
-    /// Returns the changes, with what they belong to.
+    /// Returns the changes, each with the permits that it adjusts.
     pub(super) fn into_changes(self) -> impl Iterator<Item = (Taken, Adjustment)> {
         self.0.into_iter()
     }

@@ -2,14 +2,17 @@
 //! process.
 //!
 //! The store has an entry for each holder, as it has one for each process that holds permits of a key
-//! (`algorithm/concurrent.rs`). A call says how many permits the holder has, and then takes more. So a call whose reply
+//! (`algorithm/concurrent.rs`). A call reports how many permits the holder has, and then takes more. So a call whose reply
 //! is lost needs no correction but the next one, and any process can make that.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::algorithm::{Limits, Permits};
-use crate::charge::{Adjustment, Charge};
+use crate::charge::Charge;
 use crate::store::{HoldOp, Op};
+
+/// The number of the last call. A record that is not the latest one does not know how many calls there were.
+const LAST_CALL: u64 = 1 << 52;
 
 /// A holder of permits of one key.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(crate) struct Holder {
     state: Mutex<Holding>,
 }
 
-/// What a holder has, and has said about that.
+/// The permits of a holder, and the number of its calls.
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
     /// The number of calls so far.
@@ -61,22 +64,15 @@ impl Holder {
         });
     }
 
-    /// Gives back what an adjustment has of permits that are held. Returns the call that says so, and the rest of the
-    /// adjustment.
-    pub(super) fn give_back(&self, limits: &Limits, adjustment: &Adjustment) -> (Op, Adjustment) {
-        let (returned, rest) = limits.split_held(adjustment);
-        let report = self.with(|state| {
-            for (held, less) in state.permits.iter_mut().zip(&returned) {
-                *held = held.saturating_sub(*less);
-            }
-            state.call(Vec::new())
-        });
-        (report, rest)
+    /// Returns a call that renews what it holds.
+    pub(super) fn report(&self) -> Op {
+        self.with(|state| state.call(Vec::new()))
     }
 
-    /// Returns the call that gives all permits back.
+    /// Returns the call that gives all permits back. No other call comes after it.
     pub(super) fn end(&self) -> Op {
         self.with(|state| {
+            state.calls = LAST_CALL - 1;
             state.permits.iter_mut().for_each(|permits| *permits = 0);
             state.call(Vec::new())
         })

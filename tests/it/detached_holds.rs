@@ -74,6 +74,50 @@ async fn a_hold_of_one_process_is_ended_by_another_on_a_cluster() {
     assert_any_process_ends_a_hold([store(), store()]).await;
 }
 
+/// As a client has it that did not get the reply to its last extension.
+#[tokio::test]
+async fn a_record_from_before_an_extension_ends_the_hold_too() {
+    let server = Server::start().await;
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), with_tokens());
+    for end in ["release", "settle", "finish"] {
+        let mut extended = hold(&limiter, 1, MINUTE).await;
+        let first = extended.record();
+        for n in 0..3 {
+            let more = extended.extend(Costs::new(0).with("held", 1)).await.unwrap();
+            assert_eq!(more.is_allowed(), n == 0, "the limit is 2");
+        }
+        assert_eq!(remaining(&limiter, "held").await, 0);
+        let first = attach(&limiter, &first);
+        match end {
+            "release" => first.release().await,
+            "settle" => first.settle(7).await,
+            _ => first.finish().await,
+        }
+        .unwrap();
+        assert_eq!(remaining(&limiter, "held").await, 2, "{end}");
+        // What comes too late is taken back.
+        let late = extended.extend(1).await.unwrap();
+        extended.retract(&late).await.unwrap();
+        assert_eq!(remaining(&limiter, "held").await, 2, "{end}");
+    }
+    let left = remaining(&limiter, "tokens").await;
+    assert!((992..995).contains(&left), "{left}");
+}
+
+/// The denial of a budget is known without a call, and a cost above the capacity, too.
+#[tokio::test]
+async fn an_extension_renews_the_hold_also_if_it_is_denied() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let [a, b] = [store(), store()].map(|store| test_limiter(store, with_tokens()));
+    let mut held = hold(&a, 1_000, SHORT).await;
+    for cost in [900, 5_000, 900] {
+        tokio::time::sleep(SHORT * 6 / 10).await;
+        assert!(held.extend(cost).await.unwrap().is_denied());
+        assert_eq!(remaining(&b, "held").await, 1);
+    }
+}
+
 #[tokio::test]
 async fn holds_and_detached_holds_of_a_key_have_one_limit() {
     let server = Server::start().await;

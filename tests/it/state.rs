@@ -609,7 +609,43 @@ pub(crate) async fn run_the_largest_policies(server: &Server) {
     let add = |policy: Policy, (n, quota): (usize, &Quota)| policy.quota(n.to_string(), *quota);
     let policy = ninth.iter().enumerate().fold(Policy::new("p"), add);
     let error = Limiter::new(store, policy).unwrap_err().to_string();
-    assert!(error.contains("9 sliding windows and calendars: give it at most 8"), "{error}");
+    assert!(
+        error.contains("9 sliding windows, calendars and concurrent quotas: give it at most 8"),
+        "{error}"
+    );
+}
+
+/// A script has at most 200 variables.
+#[tokio::test]
+async fn the_script_of_the_largest_policies_with_holds_runs() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let (held, window) = (Quota::concurrent(10), Quota::new(10, WEEKS));
+    let bucket = Quota::new(7, WEEKS).burst(10).borrow_up_to(1);
+    let others =
+        [QUOTAS[1], DAILY.borrow_up_to(1), bucket, DAILY.interval_refill(), window.fixed_window()];
+    for (n, other) in others.into_iter().enumerate() {
+        for mix in [[[held; 8], [other; 8]].concat(), [[other; 8], [held; 8]].concat()] {
+            let policy = |name: String| {
+                let quotas = mix.iter().enumerate();
+                quotas.fold(Policy::new(name), |policy, (n, quota)| {
+                    policy.quota(n.to_string(), *quota)
+                })
+            };
+            let (order, mut holds) = (mix[0].is_concurrent(), Vec::new());
+            let limiters = ["a", "b", "c"]
+                .map(|name| uncached(store.clone(), policy(format!("{name}{n}{order}"))));
+            for remaining in [9, 8] {
+                // In one call, except for the first.
+                for hold in join_all(limiters.iter().map(|limiter| limiter.hold("key", 1))).await {
+                    let hold = hold.unwrap();
+                    let quotas = hold.decision().quotas().map(|quota| quota.remaining());
+                    assert_eq!(quotas.collect::<Vec<_>>(), [remaining; 16]);
+                    holds.push(hold);
+                }
+            }
+        }
+    }
 }
 
 /// While a revision uses the key that has other quotas than those that are asked about here.

@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
             if text.value.parse::<Quota>().is_ok_and(|quota| quota.is_concurrent()) {
                 let message = format!(
                     "`{}` needs `holds.secret`, the same for all instances, which signs the tokens of /v1/hold: \
-                     `openssl rand -hex 32` prints a good one",
+                     generate one with `openssl rand -hex 32`",
                     excerpt(&text.value)
                 );
                 self.errors.add(&self.name, text.referenced, message);

@@ -1,6 +1,6 @@
 //! The holds that have ended, for as long as one of their tokens may be sent again.
 //!
-//! To end a hold is a check of a limit of its own: once per hold, in a time that is longer than its tokens are valid.
+//! Ending a hold is a check of an internal limit: one per hold, in a time that is longer than its tokens are valid.
 //! So all instances agree, also on a cluster, and what is remembered expires.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fleetlimit::{AnyStore, ConfigError, Error, FailureMode, Limiter, Policy, Quo
 /// The name of the limit, which no policy of the settings can have.
 const NAME: &str = "fleetlimit.ended-holds";
 /// The time by which the clocks of instances may differ, in seconds.
-const SKEW: u64 = 5;
+const SKEW: u64 = 60;
 
 /// The holds that have ended.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl EndedHolds {
         Ok(Self(builder.timeout(timeout).failure_mode(FailureMode::Closed).build()?))
     }
 
-    /// Ends a hold of which each token is valid for so many seconds. Returns false if it has ended before.
+    /// Ends a hold whose tokens are each valid for so many seconds. Returns false if it has ended before.
     ///
     /// # Errors
     ///

@@ -2,15 +2,16 @@
 //!
 //! A hold is taken, extended and ended by any instance, and none of them knows what the others do. So each counts the
 //! difference that a request makes for as long as the token of that request, or the one before, is valid: what is taken
-//! counts until then, and what another instance has taken and this one gives back counts less than nothing until then.
-//! The sum over all instances is right at any time, also for holds that nobody ends.
+//! counts until then, and what another instance has taken and this one gives back counts as negative until then. So only
+//! the sum over all instances means something, and it is right also for holds that nobody ends. An instance that ends, or
+//! a request that is repeated, makes it wrong for as long as those tokens are valid.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use metrics::Gauge;
 
-use super::unix_seconds;
+use super::unix_millis;
 
 /// The gauge of the library.
 const GAUGE: &str = "fleetlimit.permits.held";
@@ -30,19 +31,19 @@ struct Permits {
 }
 
 impl InFlight {
-    /// Counts so many permits more, or less, until a time in seconds since 1970.
+    /// Counts so many permits more, or less, until a time in milliseconds since 1970.
     pub(crate) fn add(&self, policy: &str, permits: i64, until: u64) {
-        self.add_at(unix_seconds(), policy, permits, until);
+        self.add_at(now(), policy, permits, until.div_ceil(1_000));
     }
 
     /// Returns the part of this instance in the permits of a policy. It may be negative: only the sum is right.
     pub(crate) fn get(&self, policy: &str) -> i64 {
-        self.get_at(unix_seconds(), policy)
+        self.get_at(now(), policy)
     }
 
     /// Updates the gauges.
     pub(crate) fn refresh(&self) {
-        let now = unix_seconds();
+        let now = now();
         self.lock().values_mut().for_each(|permits| permits.end(now));
     }
 
@@ -77,8 +78,13 @@ impl InFlight {
     }
 }
 
+/// Returns the seconds since 1970.
+fn now() -> u64 {
+    unix_millis() / 1_000
+}
+
 impl Permits {
-    /// Ends the differences whose time has come.
+    /// Removes the differences that have ended.
     fn end(&mut self, now: u64) {
         while let Some(first) = self.ends.first_entry().filter(|first| *first.key() <= now) {
             self.now -= first.remove();

@@ -1,4 +1,4 @@
-//! Holds whose clients are known by a token: what they hold is taken from the limiter, and lasts for a time.
+//! Holds that clients identify by a token: what they hold is taken from the limiter, and lasts for a time.
 //!
 //! A `token` is the record of a hold, signed, so that any instance can continue it and no client can change it. The
 //! store does not know tokens. So `ended` remembers which holds have ended, until their tokens are too old, and
@@ -27,15 +27,16 @@ pub(crate) fn are_in(policy: &Policy) -> bool {
     policy.quotas().any(|(_, quota)| quota.is_concurrent())
 }
 
-/// Returns why a gateway cannot use a policy whose permits have to be given back.
+/// Returns the error of a gateway that uses a policy whose permits have to be given back.
 pub(crate) fn unreleased(policy: &str) -> String {
     format!(
         "the policy `{policy}` limits requests in flight, but gateways do not report when a request has ended: only \
-         clients of /v1/hold can use it"
+         /v1/hold can use it"
     )
 }
 
-/// Returns the seconds since 1970.
-pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+/// Returns the milliseconds since 1970.
+pub(crate) fn unix_millis() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -8,7 +8,7 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use super::unix_seconds;
+use super::unix_millis;
 
 /// The bytes of a signature.
 const SIGNATURE: usize = 32;
@@ -20,13 +20,13 @@ pub(crate) struct HoldToken {
     pub(crate) key: String,
     /// The seconds for which the hold lasts, unless it is extended.
     pub(crate) seconds: u64,
-    /// The time at which it ends, in seconds since 1970.
+    /// The time at which it ends, in milliseconds since 1970.
     pub(crate) ends: u64,
     /// What the limiter needs to continue the hold.
     pub(crate) record: Vec<u64>,
 }
 
-/// The reason why a token is of no use.
+/// The reason for rejecting a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Invalid {
     /// No instance with this secret has issued it.
@@ -44,13 +44,12 @@ impl TokenKey {
         Self(Hmac::new_from_slice(secret).unwrap_or_else(|_| Hmac::new(&Default::default())))
     }
 
-    /// Returns a key that no other process has.
-    pub(crate) fn random() -> Self {
+    /// Returns a key that no other process has. `None` if the operating system has no random numbers.
+    pub(crate) fn random() -> Option<Self> {
         let mut secret = [0; SIGNATURE];
-        // An error means that the operating system has no random numbers, and nothing works.
         let provider = rustls::crypto::ring::default_provider();
-        let _ = provider.secure_random.fill(&mut secret);
-        Self::new(&secret)
+        provider.secure_random.fill(&mut secret).ok()?;
+        Some(Self::new(&secret))
     }
 
     pub(crate) fn sign(&self, token: &HoldToken) -> String {
@@ -69,7 +68,7 @@ impl TokenKey {
         let mac = self.0.clone().chain_update(text);
         mac.verify_slice(signature).map_err(|_| Invalid::Forged)?;
         let token: HoldToken = serde_json::from_slice(text).map_err(|_| Invalid::Forged)?;
-        if token.ends <= unix_seconds() { Err(Invalid::Expired) } else { Ok(token) }
+        if token.ends <= unix_millis() { Err(Invalid::Expired) } else { Ok(token) }
     }
 }
 
@@ -103,10 +102,11 @@ mod tests {
             let cut = BASE64_URL_SAFE_NO_PAD.encode(&bytes[..n]);
             assert_eq!(key.verify(&cut), Err(Invalid::Forged), "{n} bytes");
         }
-        for other in [TokenKey::new(b"other"), TokenKey::new(b""), TokenKey::random()] {
+        for other in [TokenKey::new(b"other"), TokenKey::new(b""), TokenKey::random().unwrap()] {
             assert_eq!(other.verify(&text), Err(Invalid::Forged));
         }
-        assert_ne!(TokenKey::random().sign(&token(1)), TokenKey::random().sign(&token(1)));
+        let [one, two] = [(); 2].map(|()| TokenKey::random().unwrap().sign(&token(1)));
+        assert_ne!(one, two);
         for garbage in ["", "=", "AAAA", "é", &"A".repeat(100)] {
             assert_eq!(key.verify(garbage), Err(Invalid::Forged), "{garbage}");
         }
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_token_expires_with_its_hold() {
-        let (key, now) = (TokenKey::new(b"secret"), unix_seconds());
+        let (key, now) = (TokenKey::new(b"secret"), unix_millis());
         assert_eq!(key.verify(&key.sign(&token(now))), Err(Invalid::Expired));
-        assert!(key.verify(&key.sign(&token(now + 60))).is_ok());
+        assert!(key.verify(&key.sign(&token(now + 60_000))).is_ok());
     }
 }

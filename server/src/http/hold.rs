@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Body, DecisionJson, costs, listed_response, problem, unknown_policy};
 use crate::checker;
-use crate::holds::{self, HoldToken, Invalid, TokenKey, unix_seconds};
+use crate::holds::{self, HoldToken, Invalid, TokenKey, unix_millis};
 use crate::live::{Active, ActivePolicy, Live};
 use crate::settings::FailureMode;
 
@@ -49,7 +49,7 @@ pub(super) struct ExtendRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct SettleRequest {
     token: String,
-    /// What it has cost in the end, like the next.
+    /// The actual cost of each quota that `costs` does not name.
     cost: Option<u64>,
     #[serde(default)]
     costs: BTreeMap<String, u64>,
@@ -74,10 +74,11 @@ struct Held<'a> {
 }
 
 /// A hold that a request continues.
-struct Continued<'a> {
+struct Continued {
     token: HoldToken,
-    policy: &'a ActivePolicy,
+    policy: ActivePolicy,
     hold: DetachedHold,
+    costs: Costs,
 }
 
 fn default_seconds() -> u64 {
@@ -97,7 +98,7 @@ pub(super) async fn hold(
         return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
     }
     if !holds::SECONDS.contains(&seconds) {
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, "`seconds` is 1 to 3600");
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "`seconds` must be from 1 to 3600");
     }
     let costs = match costs(policy, request.cost, request.costs) {
         Ok(costs) => costs,
@@ -107,13 +108,16 @@ pub(super) async fn hold(
     if let Some(listed) = active.lists.of_key(&key) {
         return listed_response(listed);
     }
-    let lifetime = Duration::from_secs(seconds);
+    let (lifetime, ends) = (Duration::from_secs(seconds), ends(seconds));
     let (decision, hold) = match policy.limiter.hold_detached(&key, costs, lifetime).await {
         Ok(held) => held,
         Err(error) => return error.response().map(Into::into),
     };
     checker::count(&live, policy, &key, &decision);
-    let token = hold.map(|hold| issue(&live, token_key, (name, text, seconds), &hold));
+    let token = hold.map(|hold| {
+        live.in_flight.add(&name, signed(hold.permits()), ends);
+        token_key.sign(&HoldToken { policy: name, key: text, seconds, ends, record: hold.record() })
+    });
     answer(&decision, token, seconds)
 }
 
@@ -122,29 +126,35 @@ pub(super) async fn extend(
     State(live): State<Arc<Live>>,
     Body(request): Body<ExtendRequest>,
 ) -> Response {
-    let active = live.active();
-    let continued = find(&live, &active, &request.token, request.cost, request.costs);
-    let (Continued { token, policy, mut hold }, costs, token_key) = match continued {
-        Ok(found) => found,
-        Err(response) => return *response,
-    };
-    let before = signed(hold.permits());
-    let decision = match hold.extend(costs).await {
-        Ok(decision) => decision,
-        Err(error) => return error.response().map(Into::into),
-    };
-    // After the call: otherwise the hold could end in between, and would begin again. While the store fails, nobody
-    // knows.
-    if active.ended_holds.has_ended(hold.number(), token.seconds).await.unwrap_or(false) {
-        // If this fails, the permits are free when their time has passed.
-        let _ = hold.retract(&decision).await;
-        return ended();
-    }
-    checker::count(&live, policy, &Key::from(&token.key), &decision);
-    let HoldToken { policy: name, key, seconds, ends, .. } = token;
-    live.in_flight.add(&name, -before, ends);
-    let token = issue(&live, token_key, (name, key, seconds), &hold);
-    answer(&decision, Some(token), seconds)
+    let ExtendRequest { token, cost, costs } = request;
+    to_the_end(async move {
+        let active = live.active();
+        let Some(token_key) = &live.token_key else { return no_secret() };
+        let continued = match find(&active, token_key, &token, cost, costs) {
+            Ok(continued) => continued,
+            Err(response) => return *response,
+        };
+        let Continued { token, policy, mut hold, costs } = continued;
+        let HoldToken { policy: name, key, seconds, ends: ended_before, .. } = token;
+        let (before, ends) = (signed(hold.permits()), ends(seconds));
+        let decision = match hold.extend(costs).await {
+            Ok(decision) => decision,
+            Err(error) => return error.response().map(Into::into),
+        };
+        // After the call: otherwise the hold could end in between, and would begin again. While the store fails,
+        // nobody knows.
+        if active.ended_holds.has_ended(hold.number(), seconds).await.unwrap_or(false) {
+            // If this fails, the permits are free when their time has passed.
+            let _ = hold.retract(&decision).await;
+            return ended();
+        }
+        checker::count(&live, &policy, &Key::from(&key), &decision);
+        live.in_flight.add(&name, -before, ended_before);
+        live.in_flight.add(&name, signed(hold.permits()), ends);
+        let token = HoldToken { policy: name, key, seconds, ends, record: hold.record() };
+        answer(&decision, Some(token_key.sign(&token)), seconds)
+    })
+    .await
 }
 
 /// Ends a hold, and replaces what it has taken by the actual cost.
@@ -156,7 +166,7 @@ pub(super) async fn settle(
         return problem(StatusCode::UNPROCESSABLE_ENTITY, "give `cost`, or `costs` by quota");
     }
     let (cost, costs) = (request.cost.unwrap_or(0), request.costs);
-    end(&live, &request.token, cost, costs).await
+    end(live, request.token, cost, costs).await
 }
 
 /// Ends a hold, and gives back what it has taken.
@@ -164,42 +174,54 @@ pub(super) async fn release(
     State(live): State<Arc<Live>>,
     Body(request): Body<ReleaseRequest>,
 ) -> Response {
-    end(&live, &request.token, 0, BTreeMap::new()).await
+    end(live, request.token, 0, BTreeMap::new()).await
 }
 
-async fn end(live: &Live, token: &str, cost: u64, costs: BTreeMap<String, u64>) -> Response {
-    let active = live.active();
-    let (Continued { token, policy, hold }, costs, _) =
-        match find(live, &active, token, cost, costs) {
-            Ok(found) => found,
+async fn end(live: Arc<Live>, token: String, cost: u64, costs: BTreeMap<String, u64>) -> Response {
+    to_the_end(async move {
+        let active = live.active();
+        let Some(token_key) = &live.token_key else { return no_secret() };
+        let continued = match find(&active, token_key, &token, cost, costs) {
+            Ok(continued) => continued,
             Err(response) => return *response,
         };
-    let permits = signed(hold.permits());
-    let result = match active.ended_holds.end(hold.number(), token.seconds).await {
-        Ok(false) => return ended(),
-        Ok(true) => hold.settle(costs).await,
-        Err(error) if active.settings.checks.failure_mode == FailureMode::Closed => Err(error),
-        // Nobody knows whether it has ended before, so nothing is given back that could be given back twice.
-        Err(_) => hold.finish().await,
-    };
-    match result {
-        Ok(()) => {
-            live.in_flight.add(policy.name(), -permits, token.ends);
-            StatusCode::NO_CONTENT.into_response()
+        let Continued { token, policy, hold, costs } = continued;
+        let permits = signed(hold.permits());
+        let result = match active.ended_holds.end(hold.number(), token.seconds).await {
+            Ok(true) => hold.settle(costs).await,
+            Ok(false) => {
+                // The call that has ended it may have failed to give permits back.
+                let _ = hold.finish().await;
+                return ended();
+            }
+            Err(error) if active.settings.checks.failure_mode == FailureMode::Closed => Err(error),
+            // Nobody knows whether it has ended before, so nothing is given back that could be given back twice.
+            Err(_) => hold.finish().await,
+        };
+        match result {
+            Ok(()) => {
+                live.in_flight.add(policy.name(), -permits, token.ends);
+                StatusCode::NO_CONTENT.into_response()
+            }
+            Err(error) => error.response().map(Into::into),
         }
-        Err(error) => error.response().map(Into::into),
-    }
+    })
+    .await
+}
+
+/// Runs several calls to the store, also if the client does not wait for them.
+async fn to_the_end(calls: impl Future<Output = Response> + Send + 'static) -> Response {
+    tokio::spawn(calls).await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// Finds what a token stands for, and the costs that a request names.
-fn find<'a>(
-    live: &'a Live,
-    active: &'a Active,
+fn find(
+    active: &Active,
+    token_key: &TokenKey,
     token: &str,
     cost: u64,
     named: BTreeMap<String, u64>,
-) -> Result<(Continued<'a>, Costs, &'a TokenKey), Box<Response>> {
-    let token_key = live.token_key.as_ref().ok_or_else(|| Box::new(no_secret()))?;
+) -> Result<Continued, Box<Response>> {
     let token = token_key.verify(token).map_err(|invalid| {
         Box::new(match invalid {
             Invalid::Forged => forged(),
@@ -211,19 +233,12 @@ fn find<'a>(
     let costs = costs(policy, cost, named)?;
     let hold = policy.limiter.attach(&token.key, &token.record);
     let hold = hold.ok_or_else(|| Box::new(forged()))?;
-    Ok((Continued { token, policy, hold }, costs, token_key))
+    Ok(Continued { token, policy: policy.clone(), hold, costs })
 }
 
-/// Returns the token of a hold of this policy and key that lasts so many seconds.
-fn issue(
-    live: &Live,
-    token_key: &TokenKey,
-    (policy, key, seconds): (String, String, u64),
-    hold: &DetachedHold,
-) -> String {
-    let ends = unix_seconds() + seconds;
-    live.in_flight.add(&policy, signed(hold.permits()), ends);
-    token_key.sign(&HoldToken { policy, key, seconds, ends, record: hold.record() })
+/// Returns the end of a hold that starts now.
+fn ends(seconds: u64) -> u64 {
+    unix_millis() + 1_000 * seconds
 }
 
 fn answer(decision: &Decision, token: Option<String>, seconds: u64) -> Response {
@@ -243,7 +258,7 @@ fn forged() -> Response {
 fn ended() -> Response {
     problem(
         StatusCode::GONE,
-        "the hold has ended: it was settled or released, or not extended in time",
+        "the hold has ended: it was settled or released, or not extended in time. Or there is a later token of it",
     )
 }
 

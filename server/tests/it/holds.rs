@@ -1,12 +1,14 @@
 //! Holds over HTTP: permits that a client keeps while something runs, whichever instance its requests reach.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 
 use crate::common::{Files, Redis, Server, check, until};
+use crate::redis_servers::Proxy;
 
 const POLICIES: &str = "
 policies:
@@ -165,7 +167,7 @@ async fn of_all_that_end_a_hold_at_once_exactly_one_does() {
             ends.into_iter().partition(|(status, _)| *status == StatusCode::NO_CONTENT);
         assert_eq!(ended.len(), 1, "round {round}");
         assert!(rest.iter().all(|(status, _)| *status == StatusCode::GONE), "{rest:?}");
-        left += ended[0].1 - 30;
+        left = left + ended[0].1 - 30;
     }
     let remaining = remaining(&a, "tokens", "budget").await;
     assert!((left..left + 5).contains(&remaining), "{remaining} instead of {left}");
@@ -339,18 +341,98 @@ async fn while_redis_fails_holds_are_taken_and_ended_by_the_share() {
 }
 
 #[tokio::test]
-async fn with_the_failure_mode_closed_an_outage_is_an_error_that_may_be_repeated() {
+async fn in_the_failure_modes_that_count_nothing_a_hold_cannot_end_in_an_outage_but_afterwards() {
+    for mode in ["closed", "open"] {
+        let redis = Redis::start().await;
+        let [a, b] = instances(&redis, &format!("checks: {{ timeout: 4s, failure_mode: {mode} }}"));
+        let token = export(&a).await.unwrap();
+        redis.stop();
+        for call in ["settle", "release"] {
+            let body = match call {
+                "settle" => json!({ "token": token, "cost": 1 }),
+                _ => json!({ "token": token }),
+            };
+            let status = end(&b, call, body).await;
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{mode} {call}");
+        }
+        redis.restart().await;
+        // A hold whose end failed is still there, whatever Redis has lost.
+        until(async || release(&a, &token).await == StatusCode::NO_CONTENT).await;
+    }
+}
+
+/// Redis knows that the hold has ended, and has not got the permits back.
+#[tokio::test]
+async fn an_end_whose_first_reply_is_lost_is_completed_when_it_is_repeated() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let settings = format!(
+        "{POLICIES}store: {{ redis: '{}' }}\nholds: {{ secret: {SECRET} }}\n\
+         checks: {{ timeout: 500ms, failure_mode: closed }}",
+        proxy.url()
+    );
+    let server = Server::with_settings(&settings);
+    until(async || {
+        // A check that is charged nothing.
+        let body = json!({ "policy": "search", "key": "ada", "cost": 0 });
+        post(&server, "/v1/check", body).await.0 == StatusCode::OK
+    })
+    .await;
+    let token = export(&server).await.unwrap();
+    proxy.delay(Duration::from_secs(1));
+    assert_eq!(release(&server, &token).await, StatusCode::SERVICE_UNAVAILABLE);
+    proxy.delay(Duration::ZERO);
+    until(async || release(&server, &token).await == StatusCode::GONE).await;
+    until(async || remaining(&server, "exports", "in_flight").await == 2).await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_wait_ends_its_hold_all_the_same() {
+    let redis = Redis::start().await;
+    let [a, b] = exact(&redis);
+    let tokens = [export(&a).await.unwrap(), export(&a).await.unwrap()];
+    for token in &tokens {
+        let body = json!({ "token": token });
+        let request = Client::new().post(b.http("/v1/hold/release")).json(&body).send();
+        // Long enough to be sent, and too short for an answer most of the time.
+        let _ = tokio::time::timeout(Duration::from_millis(3), request).await;
+    }
+    for token in &tokens {
+        // One that was not sent is released now.
+        release(&a, token).await;
+    }
+    assert_eq!(remaining(&a, "exports", "in_flight").await, 2);
+}
+
+/// As a client has it that did not get the response to its last extension.
+#[tokio::test]
+async fn an_older_token_ends_the_hold_too() {
     let redis = Redis::start().await;
     let [a, b] = exact(&redis);
     let token = export(&a).await.unwrap();
-    redis.stop();
-    for call in ["extend", "release"] {
-        let status = end(&b, call, json!({ "token": token })).await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{call}");
+    let mut latest = token.clone();
+    for server in [&b, &a, &b] {
+        let (_, extended) = post(server, "/v1/hold/extend", json!({ "token": latest })).await;
+        latest = extended["token"].as_str().unwrap().to_owned();
     }
-    redis.restart().await;
-    // A hold whose end failed is still there, whatever Redis has lost.
-    until(async || release(&a, &token).await == StatusCode::NO_CONTENT).await;
+    assert_eq!(release(&a, &token).await, StatusCode::NO_CONTENT);
+    assert_eq!(remaining(&a, "exports", "in_flight").await, 2);
+    assert_eq!(end(&b, "extend", json!({ "token": latest })).await, StatusCode::GONE);
+    assert_eq!(remaining(&a, "exports", "in_flight").await, 2);
+}
+
+#[tokio::test]
+async fn a_token_stays_small_however_often_its_hold_is_extended() {
+    let server = Server::with_settings(POLICIES);
+    let mut held = hold(&server, json!({ "policy": "tokens", "key": "user:7" })).await;
+    let mut sizes = Vec::new();
+    for _ in 0..60 {
+        sizes.push(held["token"].as_str().unwrap().len());
+        let body = json!({ "token": held["token"], "cost": 10 });
+        held = post(&server, "/v1/hold/extend", body).await.1;
+    }
+    // As the docs say.
+    assert!((200..300).contains(&sizes[0]) && (1_000..1_200).contains(&sizes[59]), "{sizes:?}");
 }
 
 #[tokio::test]
@@ -399,7 +481,7 @@ async fn a_gateway_cannot_choose_a_policy_whose_permits_it_would_not_give_back()
     let response = request.header("x-forwarded-for", "192.0.2.1").send().await.unwrap();
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
     let line = server.wait_for_line("cannot check requests");
-    assert!(line.contains("only clients of /v1/hold can use it"), "{line}");
+    assert!(line.contains("only /v1/hold can use it"), "{line}");
 }
 
 #[tokio::test]

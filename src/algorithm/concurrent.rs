@@ -1,6 +1,6 @@
 //! A limit on permits that are held at a time, such as requests in flight. Each instance (a process, or a hold of
-//! fleetlimit-server) that holds some has an entry: how many, and when they end unless it renews them. So a key takes memory by the instances that use it,
-//! not by requests, and what a killed process holds becomes free.
+//! fleetlimit-server) that holds some has an entry: how many, and when they end unless it renews them. So a key takes
+//! memory by the instances that use it, not by requests, and what a killed process holds becomes free.
 //!
 //! Every change by an instance renews all that it holds of the key. Time frees nothing else, so no wait for a permit
 //! is known.

@@ -33,7 +33,7 @@ pub struct DetachedHold {
 
 /// A check in a record: for each quota what it has taken, and the numbers of [`Left`] at the time of the record.
 struct RecordedCheck<'a> {
-    /// The quotas, with what can not be given back of earlier checks.
+    /// The quotas, with what cannot be given back of earlier checks.
     used: &'a [(QuotaId, u64)],
     check: &'a [u64],
 }

@@ -7,7 +7,7 @@ use std::env;
 use std::fmt::Write;
 use std::fs;
 
-use fleetlimit::{Policy, Quota};
+use fleetlimit::{Costs, Policy, Quota};
 
 use crate::common::{CLOCK, ClockProxy, NO_EXPIRY, Server};
 use crate::exact::uncached;
@@ -15,7 +15,7 @@ use crate::exact::uncached;
 const START: u64 = 1_763_780_000_123_456;
 
 /// One policy a line, with each algorithm and each form of a value.
-const POLICIES: [&[&str]; 12] = [
+const POLICIES: [&[&str]; 14] = [
     &["10/s burst 20"],
     &["7/s burst 20"],
     &["1000/day"],
@@ -28,6 +28,8 @@ const POLICIES: [&[&str]; 12] = [
     &["100/min sliding approximate"],
     &["10/s burst 20", "1000/day"],
     &["100/min fixed", "7/s burst 20", "100/min sliding 3"],
+    &["5 concurrent"],
+    &["5 concurrent", "1000/day"],
 ];
 
 #[tokio::test]
@@ -42,11 +44,17 @@ async fn instances_of_other_versions_can_read_what_is_written() {
         });
         let prefix = format!("values{number}");
         let limiter = uncached(proxy.store(&prefix), policy);
+        // A hold of the number 7, for ten seconds, with nothing yet: a process would have a random number.
+        let mut hold = limiter.attach("key", &[7, 10_000_000, 0, 0, 0]).unwrap();
         writeln!(written, "{}", texts.join(", ")).unwrap();
         // The second check is in another second and another segment.
         for (passed, cost) in [(0, 2), (6_543_210, 1)] {
             proxy.set_time(START + passed).await;
-            assert!(limiter.check_cost("key", cost).await.unwrap().is_allowed());
+            let decision = match texts[0].ends_with("concurrent") {
+                true => hold.extend(Costs::new(cost).with("first", cost)).await,
+                false => limiter.check_cost("key", cost).await,
+            };
+            assert!(decision.unwrap().is_allowed());
             let (value, _) = proxy.stored(&format!("{prefix}:{{key}}:test:t2")).await.unwrap();
             writeln!(written, "    {}", value.escape_ascii()).unwrap();
         }

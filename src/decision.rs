@@ -328,13 +328,15 @@ impl Decision {
         wait.filter(|_| is_denied).map(Duration::from_micros)
     }
 
-    /// Returns the time until [`remaining`](Self::remaining) grows. Zero if no permit is in use.
+    /// Returns the time until [`remaining`](Self::remaining) grows. Zero if no permit is in use, and for a
+    /// [concurrent](crate::Quota::concurrent) quota, because nobody knows when permits are given back.
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         Duration::from_micros(self.numbers.refill_after)
     }
 
-    /// Returns the time until all permits are available again, if none are taken meanwhile.
+    /// Returns the time until all permits are available again, if none are taken meanwhile. Zero for a
+    /// [concurrent](crate::Quota::concurrent) quota.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.numbers.reset_after)
@@ -389,6 +391,11 @@ impl<'a> QuotaStatus<'a> {
     /// As [`Decision::reset_after`].
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.numbers.reset_after)
+    }
+
+    /// Returns true if this is a [concurrent](crate::Quota::concurrent) quota.
+    pub fn is_concurrent(&self) -> bool {
+        self.info.is_held()
     }
 
     pub(crate) fn info(&self) -> &'a QuotaInfo {

@@ -740,10 +740,13 @@
 //! If this future is dropped, for example inside the body of a response, `settle` is not reached, and the last slice stays
 //! used. There, settle in a `Drop` of what produces the stream, before the stream ends. The example [`llm_tokens`] does
 //! so. It streams server-sent events, takes slices, ends a stream with an error event when the budget is used up, and limits
-//! the number of streams. In its test, 100 concurrent streams share a budget of 10,000 tokens that does not refill: they
+//! the number of streams. A stream that should wait instead of ending calls `extend` again after the
+//! [`retry_after`](crate::Decision::retry_after) of the denial. In its test, 100 concurrent streams share a budget of 10,000 tokens that does not refill: they
 //! send at least 9,700, and never more than 10,000.
 //!
-//! What the streams of a key can get at most above the limit, and what they can reserve without using it:
+//! What the streams of a key can get at most above the limit, and what they can reserve without using it. A bucket refills
+//! while a stream waits with tokens that it has taken. So over a short span, the streams can send what they have reserved
+//! in addition to the burst, but they never take more than the limit allows:
 //!
 //! | method | above the limit | reserved, not used |
 //! |---|---|---|
@@ -825,7 +828,8 @@
 //! - **A denial has no `Retry-After`**, because nobody knows when a permit is given back. `RateLimit-Policy` says
 //!   `qu="concurrent-requests"`.
 //! - **A handler finds the hold of its request** in the extensions, as `Extension<Arc<Hold>>`. It can extend it, and settle
-//!   it before the body ends. The extension exists only if the policy has a concurrent quota, and the resolver has not
+//!   it before the body ends. If the client disconnects, the layer drops the body before it ends the hold, so a `Drop` of
+//!   what the body owns may settle it. Without `settle`, what was taken stays used. The extension exists only if the policy has a concurrent quota, and the resolver has not
 //!   skipped the request: use `Option<Extension<Arc<Hold>>>` if either may differ. With several such layers, it is that of
 //!   the innermost one, and [`layer::holds`](crate::layer::holds) returns all of them.
 //! - **The layer ends the hold when the response ends**, whoever has a clone of it. Work that outlives its response needs a

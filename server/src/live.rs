@@ -277,7 +277,7 @@ impl Active {
             all.insert(name.clone(), policy.clone());
             active.insert(name, policy);
         }
-        let ended_holds = EndedHolds::new(store, settings.checks.timeout)?;
+        let ended_holds = EndedHolds::new(store, &settings.checks)?;
         Ok(Self {
             policies: active,
             domains,

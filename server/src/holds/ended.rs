@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use fleetlimit::{AnyStore, ConfigError, Error, FailureMode, Limiter, Policy, Quota};
+use fleetlimit::{AnyStore, ConfigError, Decision, Error, Limiter, Policy, Quota, Source};
+
+use crate::settings::Checks;
 
 /// The name of the limit, which no policy of the settings can have.
 const NAME: &str = "fleetlimit.ended-holds";
@@ -16,33 +18,45 @@ const SKEW: u64 = 60;
 #[derive(Debug)]
 pub(crate) struct EndedHolds(Limiter);
 
+/// The outcome of ending a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    First,
+    /// It has ended before.
+    Again,
+    /// The store fails, and the failure mode has decided. Nobody knows whether the hold has ended before.
+    Unknown,
+}
+
 impl EndedHolds {
-    /// `timeout` is that of checks.
-    ///
     /// # Errors
     ///
     /// If the store cannot hold the limit.
-    pub(crate) fn new(store: &AnyStore, timeout: Duration) -> Result<Self, ConfigError> {
+    pub(crate) fn new(store: &AnyStore, checks: &Checks) -> Result<Self, ConfigError> {
         let builder = Limiter::builder(store.clone(), Policy::new(NAME).quota("once", once(1)));
-        Ok(Self(builder.timeout(timeout).failure_mode(FailureMode::Closed).build()?))
+        // In the failure mode of all others, so that it raises no other alerts.
+        let builder = builder.timeout(checks.timeout).failure_mode(checks.failure_mode.into());
+        Ok(Self(builder.build()?))
     }
 
-    /// Ends a hold whose tokens are each valid for so many seconds. Returns false if it has ended before.
+    /// Ends a hold whose tokens are each valid for so many seconds.
     ///
     /// # Errors
     ///
-    /// If the store fails.
-    pub(crate) async fn end(&self, hold: u64, seconds: u64) -> Result<bool, Error> {
-        Ok(self.limit(seconds).check(key(hold)).await?.is_allowed())
+    /// If the store fails, and the failure mode is `closed`.
+    pub(crate) async fn end(&self, hold: u64, seconds: u64) -> Result<End, Error> {
+        let decision = self.limit(seconds).check(key(hold)).await?;
+        Ok(match (is_known(&decision), decision.is_allowed()) {
+            (false, _) => End::Unknown,
+            (true, true) => End::First,
+            (true, false) => End::Again,
+        })
     }
 
-    /// Returns true if a hold has ended.
-    ///
-    /// # Errors
-    ///
-    /// If the store fails.
-    pub(crate) async fn has_ended(&self, hold: u64, seconds: u64) -> Result<bool, Error> {
-        Ok(self.limit(seconds).peek(key(hold)).await?.remaining() == 0)
+    /// Returns true if a hold has ended, as far as is known.
+    pub(crate) async fn has_ended(&self, hold: u64, seconds: u64) -> bool {
+        let peeked = self.limit(seconds).peek(key(hold)).await;
+        peeked.is_ok_and(|decision| is_known(&decision) && decision.remaining() == 0)
     }
 
     fn limit(&self, seconds: u64) -> Limiter {
@@ -54,6 +68,10 @@ impl EndedHolds {
 /// One permit in so many seconds, so that there is none in that time after it was taken.
 fn once(seconds: u64) -> Quota {
     Quota::new(1, Duration::from_secs(seconds))
+}
+
+fn is_known(decision: &Decision) -> bool {
+    matches!(decision.source(), Source::Store | Source::Cached)
 }
 
 fn key(hold: u64) -> String {
@@ -68,16 +86,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hold_ends_once_while_its_tokens_are_valid() {
-        let ended = EndedHolds::new(&MemoryStore::new().into(), Duration::from_secs(1)).unwrap();
+        let ended = EndedHolds::new(&MemoryStore::new().into(), &Checks::default()).unwrap();
         for seconds in [1, 60, 3_600] {
-            assert!(!ended.has_ended(seconds, seconds).await.unwrap());
-            assert!(ended.end(seconds, seconds).await.unwrap());
+            assert!(!ended.has_ended(seconds, seconds).await);
+            assert_eq!(ended.end(seconds, seconds).await.unwrap(), End::First);
             for _ in 0..3 {
-                assert!(!ended.end(seconds, seconds).await.unwrap());
-                assert!(ended.has_ended(seconds, seconds).await.unwrap());
+                assert_eq!(ended.end(seconds, seconds).await.unwrap(), End::Again);
+                assert!(ended.has_ended(seconds, seconds).await);
                 tokio::time::advance(Duration::from_secs(seconds) / 3).await;
             }
-            assert!(!ended.end(seconds, seconds).await.unwrap());
+            assert_eq!(ended.end(seconds, seconds).await.unwrap(), End::Again);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleetlimit::{Decision, Source};
+use fleetlimit::{Decision, QuotaStatus, Source};
 use serde::Serialize;
 
 /// A decision. Times are in seconds.
@@ -13,8 +13,8 @@ pub(crate) struct DecisionJson<'a> {
     remaining: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<f64>,
-    refill_after: f64,
-    reset_after: f64,
+    #[serde(flatten)]
+    refill: Refill,
     source: &'static str,
     quotas: Vec<QuotaJson<'a>>,
 }
@@ -25,8 +25,17 @@ struct QuotaJson<'a> {
     limit: u64,
     remaining: u64,
     violated: bool,
-    refill_after: f64,
-    reset_after: f64,
+    #[serde(flatten)]
+    refill: Refill,
+}
+
+/// The times that are known, unless permits are given back by whoever holds them.
+#[derive(Default, Serialize)]
+struct Refill {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refill_after: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_after: Option<f64>,
 }
 
 impl<'a> DecisionJson<'a> {
@@ -37,19 +46,29 @@ impl<'a> DecisionJson<'a> {
             limit: quota.limit(),
             remaining: quota.remaining(),
             violated: quota.is_violated(),
-            refill_after: seconds(quota.refill_after()),
-            reset_after: seconds(quota.reset_after()),
+            refill: Refill::of(&quota),
         });
+        let tightest = |quota: &QuotaStatus<'_>| quota.name() == decision.quota_name();
         Self {
             allowed: decision.is_allowed(),
             limit: decision.limit(),
             remaining: decision.remaining(),
             retry_after: decision.retry_after().map(seconds),
-            refill_after: seconds(decision.refill_after()),
-            reset_after: seconds(decision.reset_after()),
+            refill: decision
+                .quotas()
+                .find(tightest)
+                .map(|quota| Refill::of(&quota))
+                .unwrap_or_default(),
             source: source(decision.source()),
             quotas: quotas.collect(),
         }
+    }
+}
+
+impl Refill {
+    fn of(quota: &QuotaStatus<'_>) -> Self {
+        let known = |time: Duration| (!quota.is_concurrent()).then_some(time.as_secs_f64());
+        Self { refill_after: known(quota.refill_after()), reset_after: known(quota.reset_after()) }
     }
 }
 

@@ -16,9 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Body, DecisionJson, costs, listed_response, problem, unknown_policy};
 use crate::checker;
-use crate::holds::{self, HoldToken, Invalid, TokenKey, unix_millis};
+use crate::holds::{self, End, HoldToken, Invalid, TokenKey, unix_millis};
 use crate::live::{Active, ActivePolicy, Live};
-use crate::settings::FailureMode;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -143,7 +142,7 @@ pub(super) async fn extend(
         };
         // After the call: otherwise the hold could end in between, and would begin again. While the store fails,
         // nobody knows.
-        if active.ended_holds.has_ended(hold.number(), seconds).await.unwrap_or(false) {
+        if active.ended_holds.has_ended(hold.number(), seconds).await {
             // If this fails, the permits are free when their time has passed.
             let _ = hold.retract(&decision).await;
             return ended();
@@ -188,15 +187,15 @@ async fn end(live: Arc<Live>, token: String, cost: u64, costs: BTreeMap<String, 
         let Continued { token, policy, hold, costs } = continued;
         let permits = signed(hold.permits());
         let result = match active.ended_holds.end(hold.number(), token.seconds).await {
-            Ok(true) => hold.settle(costs).await,
-            Ok(false) => {
+            Ok(End::First) => hold.settle(costs).await,
+            Ok(End::Again) => {
                 // The call that has ended it may have failed to give permits back.
                 let _ = hold.finish().await;
                 return ended();
             }
-            Err(error) if active.settings.checks.failure_mode == FailureMode::Closed => Err(error),
-            // Nobody knows whether it has ended before, so nothing is given back that could be given back twice.
-            Err(_) => hold.finish().await,
+            // Nothing is given back that could be given back twice.
+            Ok(End::Unknown) => hold.finish().await,
+            Err(error) => Err(error),
         };
         match result {
             Ok(()) => {

@@ -366,3 +366,52 @@ fn the_client_in_python_falls_back_only_if_there_is_no_decision() {
     let output = python.stderr(Stdio::inherit()).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected(&broken));
 }
+
+const PYTHON_HOLD: &str = r#"
+import sys
+import time
+
+[HOLD_URL, nobody] = sys.argv[1:]
+with hold("p", "ada", fallback=False, seconds=1) as first:
+    # Without an extension, it would end meanwhile.
+    time.sleep(1.5)
+    with hold("p", "ada", fallback=True) as second:
+        print(first, second)
+for fallback in [True, False]:
+    with hold("p", "ada", fallback=fallback) as third:
+        print(third)
+try:
+    with hold("p", "ada", fallback=True) as fourth:
+        raise ValueError("of the block")
+except ValueError as error:
+    print(fourth, error)
+HOLD_URL, url = nobody, HOLD_URL
+for fallback in [True, False]:
+    with hold("p", "ada", fallback=fallback) as unknown:
+        print(unknown)
+HOLD_URL = url
+try:
+    with hold("q", "ada", fallback=True):
+        print("held")
+except urllib.error.HTTPError as error:
+    print(error.code)
+"#;
+
+#[test]
+fn the_client_in_python_holds_permits_while_a_block_runs() {
+    let server = Server::with_settings("policies: { p: { running: 1 concurrent } }");
+    let code = blocks(CLIENTS, "python");
+    // Without the examples of calls.
+    let program = [code[0], code[2], PYTHON_HOLD].concat();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("http://{}/v1/hold", listener.local_addr().unwrap());
+    drop(listener);
+    let output = Command::new("python3")
+        .args(["-c", &program, &server.http("/v1/hold"), &nobody])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let expected = "True False\nTrue\nTrue\nTrue of the block\nTrue\nFalse\n404\n";
+    assert_eq!(printed, expected, "{errors}");
+}

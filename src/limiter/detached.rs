@@ -150,8 +150,10 @@ impl DetachedHold {
         for HeldCheck { taken, charge } in &self.held.checks {
             for quota in 0..revision.limits.len() {
                 // What a share has left is not known to the next process, so nothing of it can be given back.
-                let is_whole = !taken.permits.is_by_share();
-                let left = is_whole.then(|| taken.permits.left(quota)).unwrap_or_default();
+                let left = match taken.permits.is_by_share() {
+                    true => Left::default(),
+                    false => taken.permits.left(quota),
+                };
                 record.extend([charge.of(quota), left.used, left.reset_after, left.counts_for]);
             }
         }

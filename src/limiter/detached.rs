@@ -6,19 +6,21 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::future::poll_fn;
 use std::mem;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::check::unknown_quota;
 use super::held_checks::{Ending, HeldCheck, HeldChecks};
-use super::holder::{Holder, Holding};
+use super::holder::{Holder, Holding, unix_micros};
 use super::taken::{Taken, micros};
-use super::{HeldRevision, Limiter};
+use super::{HeldRevision, Limiter, Revision};
 use crate::algorithm::{Limits, QuotaId};
 use crate::charge::{Charge, Cost, Left};
-use crate::store::Op;
+use crate::store::{Op, PendingVerdict};
 use crate::{Costs, Decision, Error, Key, Source, cooperation, random};
 
 /// A hold that belongs to no process. Dropping it changes nothing.
@@ -31,12 +33,23 @@ pub struct DetachedHold {
     held: HeldChecks,
 }
 
+/// A quota in a record.
+struct RecordedQuota {
+    id: QuotaId,
+    /// What cannot be given back of earlier checks.
+    used: u64,
+    is_held: bool,
+}
+
 /// A check in a record: for each quota what it has taken, and the numbers of [`Left`] at the time of the record.
 struct RecordedCheck<'a> {
-    /// The quotas, with what cannot be given back of earlier checks.
-    used: &'a [(QuotaId, u64)],
+    quotas: &'a [RecordedQuota],
     check: &'a [u64],
 }
+
+/// The pauses before the attempts to end a hold that nobody has.
+const CLEAR_AFTER: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(15)];
 
 /// The numbers of a record that precede those of its quotas.
 const HEAD: usize = 5;
@@ -45,7 +58,8 @@ impl Limiter {
     /// Takes permits as [`hold`](Self::hold) does, and keeps them for `lifetime`. Returns no hold after a denial,
     /// including one that shadow mode lets through.
     ///
-    /// If the future is dropped, the permits may be held until their lifetime has passed.
+    /// If the future is dropped, the permits may be held until their lifetime has passed. If the store fails, it may have
+    /// taken permits all the same, which are given back in the background.
     ///
     /// # Errors
     ///
@@ -68,26 +82,35 @@ impl Limiter {
             revision,
             held: HeldChecks::of(None),
         };
-        let decision = hold.take(|limits| limits.hold_charge(&costs)).await?;
+        let result = hold.take(|limits| limits.hold_charge(&costs)).await;
         let is_held = hold.held.latest().is_some();
-        Ok((decision, is_held.then_some(hold)))
+        let is_by_store =
+            |decision: &Decision| !matches!(decision.source(), Source::Local | Source::FailureMode);
+        if !is_held && !result.as_ref().is_ok_and(is_by_store) {
+            hold.clear();
+            return Ok((result?, None));
+        }
+        Ok((result?, is_held.then_some(hold)))
     }
 
     /// Continues a hold of a key in any process, from a [record](DetachedHold::record). A later update of the policy
     /// applies to it as to new checks. Returns `None` if the record is malformed.
     #[doc(hidden)]
     pub fn attach(&self, key: impl Into<Key>, record: &[u64]) -> Option<DetachedHold> {
-        let (&[number, lifetime, at, calls, count], rest) = record.split_first_chunk::<HEAD>()?;
+        let (&[number, lifetime, at, latest, count], rest) = record.split_first_chunk::<HEAD>()?;
         let (key, count) = (key.into(), usize::try_from(count).ok()?);
-        let (quotas, rest) = rest.split_at_checked(count.checked_mul(2)?)?;
-        let quota = |words: &[u64]| Some((QuotaId::from_u32(words[0].try_into().ok()?), words[1]));
-        let used: Vec<_> = quotas.chunks_exact(2).map(quota).collect::<Option<_>>()?;
+        let (quotas, rest) = rest.split_at_checked(count.checked_mul(3)?)?;
+        let (quotas, _) = quotas.as_chunks::<3>();
+        let quotas: Vec<_> = quotas.iter().map(RecordedQuota::read).collect::<Option<_>>()?;
         let checks: Vec<_> = match count {
             0 => Vec::new(),
-            _ => rest.chunks(count * 4).map(|check| RecordedCheck { used: &used, check }).collect(),
+            _ => rest
+                .chunks(count * 4)
+                .map(|check| RecordedCheck { quotas: &quotas, check })
+                .collect(),
         };
         let holding = |limits: &Limits| {
-            let mut holding = Holding { calls, ..Holding::nothing(limits) };
+            let mut holding = Holding { latest, ..Holding::nothing(limits) };
             for check in &checks {
                 let charge = check.charge(limits);
                 let held = limits.held_of(|quota| charge.of(quota));
@@ -104,12 +127,15 @@ impl Limiter {
         let check = |check: &RecordedCheck<'_>| {
             let mut taken = Taken::new(self, revision.clone(), key.clone(), now);
             let charge = check.charge(taken.whole());
-            let left = taken.whole().ids().map(|id| check.left(id).after(elapsed)).collect();
+            let quotas = taken.whole().ids().zip(taken.whole().held_of(|_| 1));
+            let left = quotas.map(|(id, is_held)| check.left(id, is_held != 0).after(elapsed));
+            let left = left.collect();
             taken.attach(left);
             HeldCheck { taken, charge }
         };
         let checks = checks.iter().map(check).collect();
-        let held = HeldChecks { checks, used: used.into_iter().collect() };
+        let used = quotas.iter().map(|quota| (quota.id, quota.used)).collect();
+        let held = HeldChecks { checks, used };
         Some(DetachedHold { number, lifetime, limiter: self.clone(), key, revision, held })
     }
 
@@ -139,13 +165,12 @@ impl DetachedHold {
     /// Returns the numbers that continue the hold in another process: all of it but its policy and its key.
     pub fn record(&self) -> Vec<u64> {
         let revision = self.limiter.held(&self.revision);
-        let quotas: Vec<_> = revision.limits.ids().collect();
-        let calls = revision.holder.as_ref().map_or(0, Holder::calls);
-        let count = quotas.len() as u64;
-        let mut record = vec![self.number, micros(self.lifetime), unix_micros(), calls, count];
-        for id in quotas {
+        let latest = revision.holder.as_ref().map_or(0, Holder::latest);
+        let count = revision.limits.len() as u64;
+        let mut record = vec![self.number, micros(self.lifetime), unix_micros(), latest, count];
+        for (id, is_held) in revision.limits.ids().zip(revision.limits.held_of(|_| 1)) {
             let used = self.held.used.iter().find(|(other, _)| *other == id);
-            record.extend([id.to_u32().into(), used.map_or(0, |(_, used)| *used)]);
+            record.extend([id.to_u32().into(), used.map_or(0, |(_, used)| *used), is_held]);
         }
         for HeldCheck { taken, charge } in &self.held.checks {
             for quota in 0..revision.limits.len() {
@@ -238,6 +263,32 @@ impl DetachedHold {
         result
     }
 
+    /// Ends the hold in the store, without waiting for it: a call whose reply came too late may have taken permits.
+    fn clear(self) {
+        if let (Ok(runtime), true) =
+            (Handle::try_current(), self.limiter.held(&self.revision).holder.is_some())
+        {
+            runtime.spawn(async move {
+                for pause in CLEAR_AFTER {
+                    tokio::time::sleep(pause).await;
+                    if self.report_to_store().await.is_ok() {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Reports to the store that nothing is held, whatever the failure mode.
+    async fn report_to_store(&self) -> Result<(), Error> {
+        let Revision { backend, holder: Some(holder), .. } = self.limiter.held(&self.revision)
+        else {
+            return Ok(());
+        };
+        let (op, mut pending) = (holder.end(), PendingVerdict::default());
+        poll_fn(|cx| backend.poll_check(&self.key, &op, &mut pending, cx)).await.map(drop)
+    }
+
     /// Reports what is held to the store, unless the policy holds nothing. A report may be repeated.
     async fn report(&self, report: impl FnOnce(&Holder) -> Op) -> Result<(), Error> {
         let Self { limiter, key, revision, .. } = self;
@@ -269,26 +320,31 @@ impl DetachedHold {
     }
 }
 
-impl RecordedCheck<'_> {
-    /// Returns what it has taken, in the order of these limits. What it has taken of other quotas stays taken.
-    fn charge(&self, limits: &Limits) -> Charge {
-        Charge::Each(limits.ids().map(|id| self.numbers(id)[0]).collect())
-    }
-
-    fn left(&self, id: QuotaId) -> Left {
-        let [_, used, reset_after, counts_for] = self.numbers(id);
-        Left { used, reset_after, counts_for }
-    }
-
-    fn numbers(&self, id: QuotaId) -> [u64; 4] {
-        let index = self.used.iter().position(|(quota, _)| *quota == id);
-        let numbers = index.and_then(|index| self.check.get(index * 4..)?.first_chunk());
-        numbers.copied().unwrap_or_default()
+impl RecordedQuota {
+    fn read(&[id, used, is_held]: &[u64; 3]) -> Option<Self> {
+        Some(Self { id: QuotaId::from_u32(id.try_into().ok()?), used, is_held: is_held != 0 })
     }
 }
 
-fn unix_micros() -> u64 {
-    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+impl RecordedCheck<'_> {
+    /// Returns what it has taken, in the order of these limits. What it has taken of other quotas stays taken.
+    fn charge(&self, limits: &Limits) -> Charge {
+        let quotas = limits.ids().zip(limits.held_of(|_| 1));
+        Charge::Each(quotas.map(|(id, is_held)| self.numbers(id, is_held != 0)[0]).collect())
+    }
+
+    fn left(&self, id: QuotaId, is_held: bool) -> Left {
+        let [_, used, reset_after, counts_for] = self.numbers(id, is_held);
+        Left { used, reset_after, counts_for }
+    }
+
+    /// Returns nothing for a quota that the record does not have, or that was held and is a rate now, or vice versa.
+    fn numbers(&self, id: QuotaId, is_held: bool) -> [u64; 4] {
+        let is_same = |quota: &RecordedQuota| quota.id == id && quota.is_held == is_held;
+        let index = self.quotas.iter().position(is_same);
+        let numbers = index.and_then(|index| self.check.get(index * 4..)?.first_chunk());
+        numbers.copied().unwrap_or_default()
+    }
 }
 
 impl fmt::Debug for DetachedHold {

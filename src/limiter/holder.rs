@@ -6,7 +6,9 @@
 //! is lost needs no correction but the next one, and any process can make that.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::taken::micros;
 use crate::algorithm::{Limits, Permits};
 use crate::charge::Charge;
 use crate::store::{HoldOp, Op};
@@ -23,11 +25,12 @@ pub(crate) struct Holder {
     state: Mutex<Holding>,
 }
 
-/// The permits of a holder, and the number of its calls.
+/// The permits of a holder, and its latest call.
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
-    /// The number of calls so far.
-    pub(super) calls: u64,
+    /// The number of the latest call, which is below [`LAST_CALL`]. It is the time in microseconds since 1970, unless the
+    /// clock of the process before was ahead: of two calls that continue the same record, the later one counts.
+    pub(super) latest: u64,
     /// The permits of each quota.
     pub(super) permits: Permits,
 }
@@ -46,8 +49,9 @@ impl Holder {
         self.lifetime
     }
 
-    pub(super) fn calls(&self) -> u64 {
-        self.with(|state| state.calls)
+    /// Returns the number of the latest call.
+    pub(super) fn latest(&self) -> u64 {
+        self.with(|state| state.latest)
     }
 
     /// Returns a call that takes more permits.
@@ -72,7 +76,7 @@ impl Holder {
     /// Returns the call that gives all permits back. No other call comes after it.
     pub(super) fn end(&self) -> Op {
         self.with(|state| {
-            state.calls = LAST_CALL - 1;
+            state.latest = LAST_CALL - 1;
             state.permits.iter_mut().for_each(|permits| *permits = 0);
             state.call(Vec::new())
         })
@@ -86,11 +90,16 @@ impl Holder {
 
 impl Holding {
     pub(super) fn nothing(limits: &Limits) -> Self {
-        Self { calls: 0, permits: limits.held_of(|_| 0) }
+        Self { latest: 0, permits: limits.held_of(|_| 0) }
     }
 
     fn call(&mut self, checks: Vec<Charge>) -> Op {
-        self.calls += 1;
-        Op::Hold(HoldOp::new(self.calls, self.permits.clone(), checks))
+        self.latest = unix_micros().clamp(self.latest + 1, LAST_CALL);
+        Op::Hold(HoldOp::new(self.latest, self.permits.clone(), checks))
     }
+}
+
+/// Returns the microseconds since 1970.
+pub(super) fn unix_micros() -> u64 {
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }

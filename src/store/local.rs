@@ -52,8 +52,8 @@ pub(crate) struct LocalPolicy {
     buckets: PolicyIndex,
     limits: Limits,
     states: Arc<RevisionStates>,
-    /// How long the permits of the holder last, in microseconds, if it is not this process.
-    lifetime: Option<u64>,
+    /// True if the holder of permits is not this process.
+    is_detached: bool,
 }
 
 impl Local {
@@ -150,7 +150,13 @@ impl Local {
         states: Arc<RevisionStates>,
     ) -> LocalPolicy {
         let buckets = self.memory.buckets(name);
-        LocalPolicy { local: self.clone(), buckets, limits: limits.clone(), states, lifetime: None }
+        LocalPolicy {
+            local: self.clone(),
+            buckets,
+            limits: limits.clone(),
+            states,
+            is_detached: false,
+        }
     }
 }
 
@@ -166,7 +172,7 @@ impl LocalPolicy {
             buckets: self.buckets,
             limits: self.limits.held_by(holder, lifetime),
             states: self.states.clone(),
-            lifetime: Some(lifetime),
+            is_detached: true,
         }
     }
 
@@ -221,9 +227,9 @@ impl LocalPolicy {
         let used: Adjustment =
             used.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect();
         // What this process holds, it says itself. What other holders have, is nobody's here.
-        let divided = match self.lifetime {
-            Some(lifetime) => &divided.held_by(0, lifetime),
-            None => divided,
+        let divided = match self.is_detached {
+            true => &divided.held_by(0, state.until().saturating_sub(earliest)),
+            false => divided,
         };
         let mut standing = divided.standing(&[], now);
         divided.adjust(&mut standing, &used);

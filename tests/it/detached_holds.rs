@@ -10,7 +10,7 @@ use fleetlimit::{
     Source,
 };
 
-use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::common::{BOUND, Cluster, Proxy, Server, wait_until};
 use crate::exact::test_limiter;
 use crate::holds::{policy, wait_until_held};
 
@@ -116,6 +116,65 @@ async fn an_extension_renews_the_hold_also_if_it_is_denied() {
         assert!(held.extend(cost).await.unwrap().is_denied());
         assert_eq!(remaining(&b, "held").await, 1);
     }
+}
+
+/// A client repeats an extension whose reply is late, and the second one takes more.
+#[tokio::test]
+async fn a_call_that_is_late_does_not_undo_a_later_one_of_the_same_record() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let slow = RedisStore::open(proxy.url()).unwrap();
+    let builder = Limiter::builder(slow, policy(3)).failure_mode(FailureMode::Closed);
+    let slow = builder.timeout(Duration::from_millis(200)).build().unwrap();
+    let fast = test_limiter(RedisStore::open(server.url()).unwrap(), policy(3));
+    wait_until("it is connected", BOUND, async || slow.peek("key").await.is_ok()).await;
+    let record = hold(&fast, 1, MINUTE).await.record();
+    proxy.round_trip(Duration::from_secs(1));
+    assert!(attach(&slow, &record).extend(0).await.is_err());
+    let more = attach(&fast, &record).extend(Costs::new(0).with("held", 2)).await.unwrap();
+    assert!(more.is_allowed());
+    // Until the late call has arrived.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!is_allowed(&fast).await);
+}
+
+#[tokio::test]
+async fn a_hold_that_was_taken_without_anybody_knowing_is_given_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    for mode in [FailureMode::Closed, FailureMode::Local, FailureMode::Open] {
+        let store = RedisStore::open(proxy.url()).unwrap();
+        // Two instances have no share of one permit for sure.
+        let store = store.instances(NonZeroUsize::new(2).unwrap());
+        let builder = Limiter::builder(store, policy(1)).failure_mode(mode);
+        let limiter = builder.timeout(Duration::from_millis(200)).build().unwrap();
+        wait_until("it is connected", BOUND, async || limiter.peek("key").await.is_ok()).await;
+        let direct = test_limiter(RedisStore::open(server.url()).unwrap(), policy(1));
+        proxy.delay(Duration::from_millis(400));
+        let late = limiter.hold_detached("key", 1, 60 * MINUTE).await;
+        proxy.delay(Duration::ZERO);
+        if let Ok((_, Some(hold))) = late {
+            // By the failure mode. The client knows of it, and ends it.
+            let record = hold.record();
+            let end = async || attach(&limiter, &record).release().await.is_ok();
+            wait_until("it is ended", BOUND, end).await;
+        }
+        wait_until("nobody holds it", BOUND, async || remaining(&direct, "held").await == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rate_that_becomes_a_concurrent_quota_starts_full() {
+    let server = Server::start().await;
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), with_tokens());
+    let record = hold(&limiter, 500, MINUTE).await.record();
+    let changed = Policy::new("exports").quota("tokens", Quota::concurrent(10));
+    limiter.update(changed.quota("held", Quota::per_hour(10))).unwrap();
+    let mut continued = attach(&limiter, &record);
+    assert!(continued.extend(0).await.unwrap().is_allowed());
+    assert_eq!((continued.permits(), remaining(&limiter, "tokens").await), (0, 10));
+    attach(&limiter, &continued.record()).release().await.unwrap();
+    assert_eq!(remaining(&limiter, "held").await, 10);
 }
 
 #[tokio::test]
@@ -254,11 +313,11 @@ async fn while_redis_fails_holds_count_in_the_share_and_are_registered_when_they
 async fn what_is_no_record_is_no_hold() {
     let limiter = Limiter::new(MemoryStore::new(), with_tokens()).unwrap();
     let record = hold(&limiter, 1, MINUTE).await.record();
-    for length in 0..9 {
+    for length in 0..11 {
         assert!(limiter.attach("key", &record[..length]).is_none(), "{length}");
     }
     assert!(limiter.attach("key", &[1, 1, 1, 1, u64::MAX]).is_none());
-    for length in 9..record.len() {
+    for length in 11..record.len() {
         // Not all that was taken is known, but nothing panics.
         limiter.attach("key", &record[..length]).unwrap().release().await.unwrap();
     }

@@ -44,8 +44,9 @@ async fn instances_of_other_versions_can_read_what_is_written() {
         });
         let prefix = format!("values{number}");
         let limiter = uncached(proxy.store(&prefix), policy);
-        // A hold of the number 7, for ten seconds, with nothing yet: a process would have a random number.
-        let mut hold = limiter.attach("key", &[7, 10_000_000, 0, 0, 0]).unwrap();
+        // A hold of the number 7, for ten seconds, with nothing yet: a process would have a random number, and so would
+        // its calls.
+        let mut hold = limiter.attach("key", &[7, 10_000_000, 0, 1 << 51, 0]).unwrap();
         writeln!(written, "{}", texts.join(", ")).unwrap();
         // The second check is in another second and another segment.
         for (passed, cost) in [(0, 2), (6_543_210, 1)] {

@@ -267,6 +267,10 @@ impl<'a> Reader<'a> {
                 let message = format!("there is another policy `{}`", excerpt(&name.value));
                 self.errors.add(&self.name, name.referenced, message);
             }
+            if name.value == holds::ENDED_HOLDS {
+                let message = format!("the name `{}` is reserved: rename the policy", name.value);
+                self.errors.add(&self.name, name.referenced, message);
+            }
             let mut policy = Policy::new(name.value.clone());
             for (quota_name, text) in quotas {
                 match text.value.parse::<Quota>() {

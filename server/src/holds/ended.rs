@@ -9,8 +9,8 @@ use fleetlimit::{AnyStore, ConfigError, Decision, Error, Limiter, Policy, Quota,
 
 use crate::settings::Checks;
 
-/// The name of the limit, which no policy of the settings can have.
-const NAME: &str = "fleetlimit.ended-holds";
+/// The name of the limit, which no policy of the settings may have.
+pub(crate) const ENDED_HOLDS: &str = "fleetlimit.ended-holds";
 /// The time by which the clocks of instances may differ, in seconds.
 const SKEW: u64 = 60;
 
@@ -33,7 +33,8 @@ impl EndedHolds {
     ///
     /// If the store cannot hold the limit.
     pub(crate) fn new(store: &AnyStore, checks: &Checks) -> Result<Self, ConfigError> {
-        let builder = Limiter::builder(store.clone(), Policy::new(NAME).quota("once", once(1)));
+        let builder =
+            Limiter::builder(store.clone(), Policy::new(ENDED_HOLDS).quota("once", once(1)));
         // In the failure mode of all others, so that it raises no other alerts.
         let builder = builder.timeout(checks.timeout).failure_mode(checks.failure_mode.into());
         Ok(Self(builder.build()?))

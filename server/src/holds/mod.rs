@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fleetlimit::Policy;
 
-pub(crate) use ended::{End, EndedHolds};
+pub(crate) use ended::{ENDED_HOLDS, End, EndedHolds};
 pub(crate) use in_flight::InFlight;
 pub(crate) use token::{HoldToken, Invalid, TokenKey};
 

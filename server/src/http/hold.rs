@@ -19,6 +19,11 @@ use crate::checker;
 use crate::holds::{self, End, HoldToken, Invalid, TokenKey, unix_millis};
 use crate::live::{Active, ActivePolicy, Live};
 
+/// The time after which a call has arrived at the store, or never will.
+const LATE: Duration = Duration::from_secs(5);
+/// The most bytes of a key. A token has the key in it, and has to fit into a request.
+const MOST_KEY: usize = 1_024;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HoldRequest {
@@ -96,6 +101,10 @@ pub(super) async fn hold(
     if text.is_empty() {
         return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
     }
+    if text.len() > MOST_KEY {
+        let message = format!("the key of a hold has at most {MOST_KEY} bytes");
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, &message);
+    }
     if !holds::SECONDS.contains(&seconds) {
         return problem(StatusCode::UNPROCESSABLE_ENTITY, "`seconds` must be from 1 to 3600");
     }
@@ -138,7 +147,10 @@ pub(super) async fn extend(
         let (before, ends) = (signed(hold.permits()), ends(seconds));
         let decision = match hold.extend(costs).await {
             Ok(decision) => decision,
-            Err(error) => return error.response().map(Into::into),
+            Err(error) => {
+                tokio::spawn(end_late(active, hold, seconds));
+                return error.response().map(Into::into);
+            }
         };
         // After the call: otherwise the hold could end in between, and would begin again. While the store fails,
         // nobody knows.
@@ -190,8 +202,10 @@ async fn end(live: Arc<Live>, token: String, cost: u64, costs: BTreeMap<String, 
             Ok(End::First) => hold.settle(costs).await,
             Ok(End::Again) => {
                 // The call that has ended it may have failed to give permits back.
-                let _ = hold.finish().await;
-                return ended();
+                return match hold.finish().await {
+                    Ok(()) => ended(),
+                    Err(error) => error.response().map(Into::into),
+                };
             }
             // Nothing is given back that could be given back twice.
             Ok(End::Unknown) => hold.finish().await,
@@ -206,6 +220,15 @@ async fn end(live: Arc<Live>, token: String, cost: u64, costs: BTreeMap<String, 
         }
     })
     .await
+}
+
+/// Ends a hold again that has ended meanwhile, after an extension that failed may have arrived late.
+async fn end_late(active: Arc<Active>, hold: DetachedHold, seconds: u64) {
+    tokio::time::sleep(LATE).await;
+    if active.ended_holds.has_ended(hold.number(), seconds).await {
+        // If this fails, the permits are free when their time has passed.
+        let _ = hold.finish().await;
+    }
 }
 
 /// Runs several calls to the store, also if the client does not wait for them.

@@ -234,6 +234,7 @@ async fn requests_that_make_no_sense_are_errors_that_say_why() {
     for (call, body, status, says) in [
         ("/v1/hold", json!({ "policy": "none", "key": "a" }), 404, "no policy `none`"),
         ("/v1/hold", json!({ "policy": "exports", "key": "" }), 422, "key is empty"),
+        ("/v1/hold", json!({ "policy": "exports", "key": "a".repeat(1_025) }), 422, "1024 bytes"),
         ("/v1/hold", json!({ "policy": "exports", "key": "a", "seconds": 0 }), 422, "1 to 3600"),
         ("/v1/hold", json!({ "policy": "exports", "key": "a", "seconds": 3601 }), 422, "1 to 3600"),
         (
@@ -469,6 +470,13 @@ fn what_nobody_could_give_back_is_a_configuration_error() {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && errors.contains(says), "{settings}: {errors}");
     }
+    let reserved = "policies: { fleetlimit.ended-holds: { q: 1/s } }";
+    let files = Files::new(&[("settings.yaml", reserved)]);
+    let errors = String::from_utf8(check(&files.path("settings.yaml")).stderr).unwrap();
+    assert!(
+        errors.contains("settings.yaml:1:13: the name `fleetlimit.ended-holds` is reserved"),
+        "{errors}"
+    );
     let valid = format!("{REDIS}\n{held}\nholds: {{ secret: {SECRET} }}");
     let files = Files::new(&[("settings.yaml", &valid)]);
     assert!(check(&files.path("settings.yaml")).status.success());

@@ -369,6 +369,47 @@ fn errors_of_common_mistakes_say_what_to_write() {
     assert!(error.contains("settings.yaml:1:21: ") && error.ends_with(hint), "{error}");
 }
 
+/// All fields are there, and those without a meaning are `null`, empty or `false`.
+#[test]
+fn a_domain_as_a_control_plane_writes_it_is_valid() {
+    let domain = "
+name: namespace/listener
+domain: namespace/listener
+descriptors:
+  - key: route
+    value: route
+    rate_limit: null
+    descriptors:
+      - key: rule-0
+        value: \"\"
+        rate_limit:
+          requests_per_unit: 5
+          unit: SECOND
+          unlimited: false
+          name: \"\"
+          replaces: []
+        descriptors: []
+        shadow_mode: false
+        quota_mode: false
+        detailed_metric: false
+        value_to_metric: false
+        share_threshold: false
+    shadow_mode: false
+    quota_mode: false
+    detailed_metric: false
+    value_to_metric: false
+    share_threshold: false
+";
+    let files = Files::new(&[("settings.yaml", "domains: [d.yaml]"), ("d.yaml", domain)]);
+    let output = check(&files.path("settings.yaml"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let two = format!("{domain}---\n{}", domain.replace("listener", "other"));
+    let files = Files::new(&[("settings.yaml", "domains: [d.yaml]"), ("d.yaml", &two)]);
+    let output = check(&files.path("settings.yaml"));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && errors.contains("d.yaml"), "{errors}");
+}
+
 /// The name could mean rate limits as well.
 #[test]
 fn the_ambiguous_name_limits_is_an_error_that_names_both_meanings() {

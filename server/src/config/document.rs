@@ -134,6 +134,9 @@ fn text(error: &Error, names: &Names) -> String {
             format!("invalid value: {}expected {expected}", found(unexpected, names))
         }
         Error::DuplicateMappingKey { .. } => "duplicate key".to_owned(),
+        Error::MultipleDocuments { .. } => {
+            "there is another document: write each to a file of its own".to_owned()
+        }
         Error::UnsupportedTag { .. }
         | Error::TaggedEnumMismatch { .. }
         | Error::TaggedStructFieldName { .. } => {

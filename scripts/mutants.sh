@@ -79,7 +79,7 @@ mutations=(
     "concurrent|math.max(0, ends - back)|ends"
     "concurrent|own, size@ = nil, #ring@|size@ = #ring@"
     "concurrent|#cells % 28 == 8|#cells % 28 == 9"
-    "concurrent|if count >= call@ then|if true then"
+    "concurrent|if count >= call@ and|if true and"
     "concurrent|others@ + cost@, count end|others@ + cost@, call@ end"
     "concurrent|level@, call@ = others@ + cost@|level@, call@ = level@"
     "concurrent|ends > last@ then last@ = ends|ends < last@ then last@ = ends"

@@ -67,6 +67,7 @@ pub(crate) struct ActivePolicy {
     pub(crate) limiter: Limiter,
     name: Arc<str>,
     is_shadow: bool,
+    has_holds: bool,
     /// The number of requests per unit, if the policy is one.
     per_unit: Option<(u32, Unit)>,
     counts: Arc<Counts>,
@@ -100,7 +101,7 @@ impl ActivePolicy {
 
     /// Returns true if permits have to be given back.
     pub(crate) fn has_holds(&self) -> bool {
-        holds::are_in(&self.limiter.policy())
+        self.has_holds
     }
 
     pub(crate) fn is_shadow(&self) -> bool {
@@ -308,11 +309,12 @@ impl ActivePolicy {
         before: Option<&Self>,
     ) -> Result<Self, ConfigError> {
         let (name, per_unit) = (policy.name().into(), per_unit(&policy));
+        let has_holds = holds::are_in(&policy);
         if let Some(before) = before {
             before.limiter.update(policy.clone())?;
             if before.is_shadow == is_shadow && checks.are_of(&before.limiter) {
                 let (limiter, counts) = (before.limiter.clone(), before.counts.clone());
-                return Ok(Self { limiter, name, is_shadow, per_unit, counts });
+                return Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts });
             }
         }
         let limiter = Limiter::builder(store.clone(), policy)
@@ -322,7 +324,7 @@ impl ActivePolicy {
             .enforce_for_percent(if is_shadow { 0.0 } else { 100.0 })
             .build()?;
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
-        Ok(Self { limiter, name, is_shadow, per_unit, counts })
+        Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts })
     }
 }
 

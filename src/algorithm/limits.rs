@@ -179,11 +179,11 @@ impl Limits {
     /// Returns the permits that an adjustment gives back of those that are held, and the rest of it.
     pub(crate) fn split_held(&self, adjustment: &Adjustment) -> (Permits, Adjustment) {
         let returned = self.held_of(|quota| adjustment.of(quota).min(0).unsigned_abs());
-        let rest = |(quota, is_held): (usize, u64)| match is_held {
-            0 => adjustment.of(quota),
-            _ => 0,
+        let rest = |(index, quota): (usize, &Named)| match quota.limit.is_held() {
+            true => 0,
+            false => adjustment.of(index),
         };
-        (returned, self.held_of(|_| 1).into_iter().enumerate().map(rest).collect())
+        (returned, self.quotas.iter().enumerate().map(rest).collect())
     }
 
     /// Charges a cost without a check.

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::hold::not_held;
-use super::holder::Holder;
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::charge::{Charge, Patience, Queued};
 use crate::metrics::OutcomeLabel;
@@ -103,21 +102,13 @@ impl CheckState {
     ) -> Self {
         match revision.known(key, &charge) {
             Some(known) => Self::known(limiter, revision, key, known),
-            None => Self::ask_store(limiter, revision, key, revision.acquire(key, charge)),
-        }
-    }
-
-    /// Starts a check of a holder that is not the process.
-    pub(super) fn check_by(
-        limiter: &Limiter,
-        revision: &RevisionRef<'_>,
-        key: &Key,
-        holder: &Holder,
-        charge: Charge,
-    ) -> Self {
-        match revision.known(key, &charge) {
-            Some(known) => Self::known(limiter, revision, key, known),
-            None => Self::ask_store(limiter, revision, key, holder.call(charge)),
+            None => {
+                let op = match &revision.holder {
+                    None => revision.acquire(key, charge),
+                    Some(holder) => holder.call(charge),
+                };
+                Self::ask_store(limiter, revision, key, op)
+            }
         }
     }
 

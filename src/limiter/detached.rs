@@ -18,10 +18,10 @@ use super::held_checks::{Ending, HeldCheck, HeldChecks};
 use super::holder::{Holder, Holding, unix_micros};
 use super::taken::{Taken, micros};
 use super::{HeldRevision, Limiter, Revision};
-use crate::algorithm::{Limits, QuotaId};
+use crate::algorithm::{Limit, Limits, QuotaId};
 use crate::charge::{Charge, Cost, Left};
 use crate::store::{Op, PendingVerdict};
-use crate::{Costs, Decision, Error, Key, Source, cooperation, random};
+use crate::{Costs, Decision, Error, Key, Source, cooperation, random, timer};
 
 /// A hold that belongs to no process. Dropping it changes nothing.
 pub struct DetachedHold {
@@ -83,14 +83,15 @@ impl Limiter {
             held: HeldChecks::of(None),
         };
         let result = hold.take(|limits| limits.hold_charge(&costs)).await;
-        let is_held = hold.held.latest().is_some();
-        let is_by_store =
-            |decision: &Decision| !matches!(decision.source(), Source::Local | Source::FailureMode);
-        if !is_held && !result.as_ref().is_ok_and(is_by_store) {
-            hold.clear();
-            return Ok((result?, None));
+        if hold.held.latest().is_some() {
+            return Ok((result?, Some(hold)));
         }
-        Ok((result?, is_held.then_some(hold)))
+        let has_failed =
+            |decision: &Decision| matches!(decision.source(), Source::Local | Source::FailureMode);
+        if result.as_ref().map_or(true, has_failed) {
+            hold.clear();
+        }
+        Ok((result?, None))
     }
 
     /// Continues a hold of a key in any process, from a [record](DetachedHold::record). A later update of the policy
@@ -127,8 +128,7 @@ impl Limiter {
         let check = |check: &RecordedCheck<'_>| {
             let mut taken = Taken::new(self, revision.clone(), key.clone(), now);
             let charge = check.charge(taken.whole());
-            let quotas = taken.whole().ids().zip(taken.whole().held_of(|_| 1));
-            let left = quotas.map(|(id, is_held)| check.left(id, is_held != 0).after(elapsed));
+            let left = taken.whole().iter().map(|(id, limit)| check.left(id, limit).after(elapsed));
             let left = left.collect();
             taken.attach(left);
             HeldCheck { taken, charge }
@@ -168,9 +168,10 @@ impl DetachedHold {
         let latest = revision.holder.as_ref().map_or(0, Holder::latest);
         let count = revision.limits.len() as u64;
         let mut record = vec![self.number, micros(self.lifetime), unix_micros(), latest, count];
-        for (id, is_held) in revision.limits.ids().zip(revision.limits.held_of(|_| 1)) {
+        for (id, limit) in revision.limits.iter() {
             let used = self.held.used.iter().find(|(other, _)| *other == id);
-            record.extend([id.to_u32().into(), used.map_or(0, |(_, used)| *used), is_held]);
+            let used = used.map_or(0, |(_, used)| *used);
+            record.extend([id.to_u32().into(), used, limit.is_held().into()]);
         }
         for HeldCheck { taken, charge } in &self.held.checks {
             for quota in 0..revision.limits.len() {
@@ -265,18 +266,18 @@ impl DetachedHold {
 
     /// Ends the hold in the store, without waiting for it: a call whose reply came too late may have taken permits.
     fn clear(self) {
-        if let (Ok(runtime), true) =
-            (Handle::try_current(), self.limiter.held(&self.revision).holder.is_some())
-        {
-            runtime.spawn(async move {
-                for pause in CLEAR_AFTER {
-                    tokio::time::sleep(pause).await;
-                    if self.report_to_store().await.is_ok() {
-                        break;
-                    }
-                }
-            });
+        if self.limiter.held(&self.revision).holder.is_none() {
+            return;
         }
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            for pause in CLEAR_AFTER {
+                timer::sleep(pause).await;
+                if self.report_to_store().await.is_ok() {
+                    break;
+                }
+            }
+        });
     }
 
     /// Reports to the store that nothing is held, whatever the failure mode.
@@ -329,18 +330,17 @@ impl RecordedQuota {
 impl RecordedCheck<'_> {
     /// Returns what it has taken, in the order of these limits. What it has taken of other quotas stays taken.
     fn charge(&self, limits: &Limits) -> Charge {
-        let quotas = limits.ids().zip(limits.held_of(|_| 1));
-        Charge::Each(quotas.map(|(id, is_held)| self.numbers(id, is_held != 0)[0]).collect())
+        Charge::Each(limits.iter().map(|(id, limit)| self.numbers(id, limit)[0]).collect())
     }
 
-    fn left(&self, id: QuotaId, is_held: bool) -> Left {
-        let [_, used, reset_after, counts_for] = self.numbers(id, is_held);
+    fn left(&self, id: QuotaId, limit: &Limit) -> Left {
+        let [_, used, reset_after, counts_for] = self.numbers(id, limit);
         Left { used, reset_after, counts_for }
     }
 
     /// Returns nothing for a quota that the record does not have, or that was held and is a rate now, or vice versa.
-    fn numbers(&self, id: QuotaId, is_held: bool) -> [u64; 4] {
-        let is_same = |quota: &RecordedQuota| quota.id == id && quota.is_held == is_held;
+    fn numbers(&self, id: QuotaId, limit: &Limit) -> [u64; 4] {
+        let is_same = |quota: &RecordedQuota| quota.id == id && quota.is_held == limit.is_held();
         let index = self.quotas.iter().position(is_same);
         let numbers = index.and_then(|index| self.check.get(index * 4..)?.first_chunk());
         numbers.copied().unwrap_or_default()

@@ -268,10 +268,7 @@ impl CheckState {
     ) -> Self {
         match (Self::blocked(limiter, revision, key), charge) {
             (Some(decision), _) => Self::Ready(Ok(decision)),
-            (None, Ok(charge)) => match &revision.holder {
-                None => Self::check(limiter, revision, key, charge),
-                Some(holder) => Self::check_by(limiter, revision, key, holder, charge),
-            },
+            (None, Ok(charge)) => Self::check(limiter, revision, key, charge),
             (None, Err(name)) => Self::invalid(limiter, revision, unknown_quota(revision, &name)),
         }
     }

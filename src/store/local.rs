@@ -47,6 +47,7 @@ struct Known {
 }
 
 /// A policy whose limits are divided.
+#[derive(Clone)]
 pub(crate) struct LocalPolicy {
     local: Arc<Local>,
     buckets: PolicyIndex,
@@ -167,13 +168,7 @@ impl LocalPolicy {
 
     /// Returns the same policy for a holder of permits that is not this process. They end after so many microseconds.
     pub(crate) fn held_by(&self, holder: u64, lifetime: u64) -> Self {
-        Self {
-            local: self.local.clone(),
-            buckets: self.buckets,
-            limits: self.limits.held_by(holder, lifetime),
-            states: self.states.clone(),
-            is_detached: true,
-        }
+        Self { limits: self.limits.held_by(holder, lifetime), is_detached: true, ..self.clone() }
     }
 
     /// Decides a check by the share of this instance.

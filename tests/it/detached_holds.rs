@@ -10,12 +10,13 @@ use fleetlimit::{
     Source,
 };
 
-use crate::common::{BOUND, Cluster, Proxy, Server, wait_until};
+use crate::common::{BOUND, CLOCK, ClockProxy, Cluster, NO_EXPIRY, Proxy, Server, wait_until};
 use crate::exact::test_limiter;
 use crate::holds::{policy, wait_until_held};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_secs(2);
+/// In microseconds since 1970.
+const START: u64 = 1_763_780_000_000_000;
 
 async fn hold(limiter: &Limiter, cost: u64, lifetime: Duration) -> DetachedHold {
     let (decision, hold) = limiter.hold_detached("key", cost, lifetime).await.unwrap();
@@ -108,11 +109,13 @@ async fn a_record_from_before_an_extension_ends_the_hold_too() {
 #[tokio::test]
 async fn an_extension_renews_the_hold_also_if_it_is_denied() {
     let server = Server::start().await;
-    let store = || RedisStore::open(server.url()).unwrap();
-    let [a, b] = [store(), store()].map(|store| test_limiter(store, with_tokens()));
-    let mut held = hold(&a, 1_000, SHORT).await;
+    let tokens = policy(2).quota("tokens", Quota::per_day(1_000));
+    let ([a, b], clock) = with_clock(&server, tokens).await;
+    let mut held = hold(&a, 1_000, MINUTE).await;
+    let mut now = START;
     for cost in [900, 5_000, 900] {
-        tokio::time::sleep(SHORT * 6 / 10).await;
+        now += MINUTE.as_micros() as u64 - 1;
+        clock.set_time(now).await;
         assert!(held.extend(cost).await.unwrap().is_denied());
         assert_eq!(remaining(&b, "held").await, 1);
     }
@@ -191,20 +194,28 @@ async fn holds_and_detached_holds_of_a_key_have_one_limit() {
     assert_eq!(remaining(&limiter, "held").await, 2);
 }
 
+/// Two processes, and the clock of their server.
+async fn with_clock(server: &Server, policy: Policy) -> ([Limiter; 2], ClockProxy) {
+    let proxy = ClockProxy::start(server, &[CLOCK, NO_EXPIRY]).await;
+    proxy.set_time(START).await;
+    let limiters = [(); 2].map(|()| test_limiter(proxy.store("clock"), policy.clone()));
+    (limiters, proxy)
+}
+
 #[tokio::test]
 async fn a_hold_that_nobody_extends_ends_with_its_lifetime() {
     let server = Server::start().await;
-    let store = || RedisStore::open(server.url()).unwrap();
-    let [a, b] = [store(), store()].map(|store| test_limiter(store, policy(1)));
-    let mut extended = attach(&a, &hold(&b, 1, SHORT).await.record());
-    assert!(!is_allowed(&a).await);
-    for _ in 0..2 {
-        // Longer than half of the lifetime: without the extension, it would have ended after the second.
-        tokio::time::sleep(SHORT * 6 / 10).await;
-        assert!(extended.extend(0).await.unwrap().is_allowed());
+    let ([a, b], clock) = with_clock(&server, policy(1)).await;
+    let mut extended = attach(&a, &hold(&b, 1, MINUTE).await.record());
+    let mut now = START;
+    for _ in 0..3 {
+        now += MINUTE.as_micros() as u64 - 1;
+        clock.set_time(now).await;
         assert_eq!(remaining(&a, "held").await, 0);
+        assert!(extended.extend(0).await.unwrap().is_allowed());
     }
-    wait_until("it has ended", BOUND, async || remaining(&b, "held").await == 1).await;
+    clock.set_time(now + MINUTE.as_micros() as u64).await;
+    assert_eq!(remaining(&b, "held").await, 1);
 }
 
 #[tokio::test]

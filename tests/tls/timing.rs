@@ -31,8 +31,10 @@ async fn assert_starts(per_second: u32) {
     let start = Instant::now();
     let outcomes = load(&limiter, per_second, START + MEASURED).await;
     let share = decided(&outcomes, start + START);
-    // A process that pauses for 20 ms costs up to 3% of them.
-    assert!(share >= 0.94, "Redis decided {share} of the checks");
+    // Whether the start was late, or something paused later.
+    let undecided = outcomes.iter().filter(|outcome| !outcome.is_decided);
+    let last = undecided.map(|outcome| outcome.started - start).max();
+    assert!(share >= 0.99, "Redis decided {share} of the checks, and not the one at {last:?}");
     assert_eq!(proxy.accepted(), 1, "the connection was replaced");
 }
 

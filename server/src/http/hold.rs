@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use fleetlimit::internal::DetachedHold;
 use fleetlimit::layer::HeaderStyle;
-use fleetlimit::{Costs, Decision, Key};
+use fleetlimit::{Costs, Decision, Error, Key};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -78,9 +78,9 @@ struct Held<'a> {
 }
 
 /// A hold that a request continues.
-struct Continued {
+struct Continued<'a> {
     token: HoldToken,
-    policy: ActivePolicy,
+    policy: &'a ActivePolicy,
     hold: DetachedHold,
     costs: Costs,
 }
@@ -89,44 +89,45 @@ fn default_seconds() -> u64 {
     holds::DEFAULT_SECONDS
 }
 
+/// The response of a handler. An error of it is one, too.
+type Answer = Result<Response, Box<Response>>;
+
 /// Takes permits. The status is 200 also for a denial.
 pub(super) async fn hold(
     State(live): State<Arc<Live>>,
     Body(request): Body<HoldRequest>,
 ) -> Response {
+    held(&live, request).await.unwrap_or_else(|response| *response)
+}
+
+async fn held(live: &Live, request: HoldRequest) -> Answer {
     let active = live.active();
-    let HoldRequest { policy: name, key: text, seconds, .. } = request;
-    let Some(policy) = active.policy(&name) else { return unknown_policy(&name) };
-    let Some(token_key) = &live.token_key else { return no_secret() };
+    let HoldRequest { policy: name, key: text, cost, costs: named, seconds } = request;
+    let policy = find_policy(&active, &name)?;
+    let token_key = token_key(live)?;
     if text.is_empty() {
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
+        return Err(unprocessable("the key is empty"));
     }
     if text.len() > MOST_KEY {
-        let message = format!("the key of a hold has at most {MOST_KEY} bytes");
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, &message);
+        return Err(unprocessable(&format!("the key of a hold has at most {MOST_KEY} bytes")));
     }
     if !holds::SECONDS.contains(&seconds) {
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, "`seconds` must be from 1 to 3600");
+        return Err(unprocessable("`seconds` must be from 1 to 3600"));
     }
-    let costs = match costs(policy, request.cost, request.costs) {
-        Ok(costs) => costs,
-        Err(response) => return *response,
-    };
+    let costs = costs(policy, cost, named)?;
     let key = Key::from(&text);
     if let Some(listed) = active.lists.of_key(&key) {
-        return listed_response(listed);
+        return Ok(listed_response(listed));
     }
     let (lifetime, ends) = (Duration::from_secs(seconds), ends(seconds));
-    let (decision, hold) = match policy.limiter.hold_detached(&key, costs, lifetime).await {
-        Ok(held) => held,
-        Err(error) => return error.response().map(Into::into),
-    };
-    checker::count(&live, policy, &key, &decision);
+    let held = policy.limiter.hold_detached(&key, costs, lifetime).await;
+    let (decision, hold) = held.map_err(failed)?;
+    checker::count(live, policy, &key, &decision);
     let token = hold.map(|hold| {
         live.in_flight.add(&name, signed(hold.permits()), ends);
         token_key.sign(&HoldToken { policy: name, key: text, seconds, ends, record: hold.record() })
     });
-    answer(&decision, token, seconds)
+    Ok(answer(&decision, token, seconds))
 }
 
 /// Takes more permits, and lets the hold last for its time from now on.
@@ -134,38 +135,34 @@ pub(super) async fn extend(
     State(live): State<Arc<Live>>,
     Body(request): Body<ExtendRequest>,
 ) -> Response {
+    to_the_end(async move { extended(&live, request).await }).await
+}
+
+async fn extended(live: &Live, request: ExtendRequest) -> Answer {
+    let active = live.active();
     let ExtendRequest { token, cost, costs } = request;
-    to_the_end(async move {
-        let active = live.active();
-        let Some(token_key) = &live.token_key else { return no_secret() };
-        let continued = match find(&active, token_key, &token, cost, costs) {
-            Ok(continued) => continued,
-            Err(response) => return *response,
-        };
-        let Continued { token, policy, mut hold, costs } = continued;
-        let HoldToken { policy: name, key, seconds, ends: ended_before, .. } = token;
-        let (before, ends) = (signed(hold.permits()), ends(seconds));
-        let decision = match hold.extend(costs).await {
-            Ok(decision) => decision,
-            Err(error) => {
-                tokio::spawn(end_late(active, hold, seconds));
-                return error.response().map(Into::into);
-            }
-        };
-        // After the call: otherwise the hold could end in between, and would begin again. While the store fails,
-        // nobody knows.
-        if active.ended_holds.has_ended(hold.number(), seconds).await {
-            // If this fails, the permits are free when their time has passed.
-            let _ = hold.retract(&decision).await;
-            return ended();
+    let Continued { token, policy, mut hold, costs } = find(live, &active, &token, cost, costs)?;
+    let HoldToken { policy: name, key, seconds, ends: ended_before, .. } = token;
+    let (before, ends) = (signed(hold.permits()), ends(seconds));
+    let decision = match hold.extend(costs).await {
+        Ok(decision) => decision,
+        Err(error) => {
+            tokio::spawn(end_late(active.clone(), hold, seconds));
+            return Err(failed(error));
         }
-        checker::count(&live, &policy, &Key::from(&key), &decision);
-        live.in_flight.add(&name, -before, ended_before);
-        live.in_flight.add(&name, signed(hold.permits()), ends);
-        let token = HoldToken { policy: name, key, seconds, ends, record: hold.record() };
-        answer(&decision, Some(token_key.sign(&token)), seconds)
-    })
-    .await
+    };
+    // After the call: otherwise the hold could end in between, and would begin again. While the store fails, nobody
+    // knows.
+    if active.ended_holds.has_ended(hold.number(), seconds).await {
+        // If this fails, the permits are free when their time has passed.
+        let _ = hold.retract(&decision).await;
+        return Err(ended());
+    }
+    checker::count(live, policy, &Key::from(&key), &decision);
+    live.in_flight.add(&name, -before, ended_before);
+    live.in_flight.add(&name, signed(hold.permits()), ends);
+    let token = HoldToken { policy: name, key, seconds, ends, record: hold.record() };
+    Ok(answer(&decision, Some(token_key(live)?.sign(&token)), seconds))
 }
 
 /// Ends a hold, and replaces what it has taken by the actual cost.
@@ -173,11 +170,11 @@ pub(super) async fn settle(
     State(live): State<Arc<Live>>,
     Body(request): Body<SettleRequest>,
 ) -> Response {
-    if request.cost.is_none() && request.costs.is_empty() {
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, "give `cost`, or `costs` by quota");
+    let SettleRequest { token, cost, costs } = request;
+    if cost.is_none() && costs.is_empty() {
+        return *unprocessable("give `cost`, or `costs` by quota");
     }
-    let (cost, costs) = (request.cost.unwrap_or(0), request.costs);
-    end(live, request.token, cost, costs).await
+    to_the_end(async move { end(&live, &token, cost.unwrap_or(0), costs).await }).await
 }
 
 /// Ends a hold, and gives back what it has taken.
@@ -185,41 +182,25 @@ pub(super) async fn release(
     State(live): State<Arc<Live>>,
     Body(request): Body<ReleaseRequest>,
 ) -> Response {
-    end(live, request.token, 0, BTreeMap::new()).await
+    to_the_end(async move { end(&live, &request.token, 0, BTreeMap::new()).await }).await
 }
 
-async fn end(live: Arc<Live>, token: String, cost: u64, costs: BTreeMap<String, u64>) -> Response {
-    to_the_end(async move {
-        let active = live.active();
-        let Some(token_key) = &live.token_key else { return no_secret() };
-        let continued = match find(&active, token_key, &token, cost, costs) {
-            Ok(continued) => continued,
-            Err(response) => return *response,
-        };
-        let Continued { token, policy, hold, costs } = continued;
-        let permits = signed(hold.permits());
-        let result = match active.ended_holds.end(hold.number(), token.seconds).await {
-            Ok(End::First) => hold.settle(costs).await,
-            Ok(End::Again) => {
-                // The call that has ended it may have failed to give permits back.
-                return match hold.finish().await {
-                    Ok(()) => ended(),
-                    Err(error) => error.response().map(Into::into),
-                };
-            }
-            // Nothing is given back that could be given back twice.
-            Ok(End::Unknown) => hold.finish().await,
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(()) => {
-                live.in_flight.add(policy.name(), -permits, token.ends);
-                StatusCode::NO_CONTENT.into_response()
-            }
-            Err(error) => error.response().map(Into::into),
+async fn end(live: &Live, token: &str, cost: u64, costs: BTreeMap<String, u64>) -> Answer {
+    let active = live.active();
+    let Continued { token, policy, hold, costs } = find(live, &active, token, cost, costs)?;
+    let permits = signed(hold.permits());
+    match active.ended_holds.end(hold.number(), token.seconds).await.map_err(failed)? {
+        End::First => hold.settle(costs).await.map_err(failed)?,
+        // Nothing is given back that could be given back twice.
+        End::Unknown => hold.finish().await.map_err(failed)?,
+        End::Again => {
+            // The call that has ended it may have failed to give permits back.
+            hold.finish().await.map_err(failed)?;
+            return Err(ended());
         }
-    })
-    .await
+    }
+    live.in_flight.add(policy.name(), -permits, token.ends);
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Ends a hold again that has ended meanwhile, after an extension that failed may have arrived late.
@@ -232,30 +213,40 @@ async fn end_late(active: Arc<Active>, hold: DetachedHold, seconds: u64) {
 }
 
 /// Runs several calls to the store, also if the client does not wait for them.
-async fn to_the_end(calls: impl Future<Output = Response> + Send + 'static) -> Response {
-    tokio::spawn(calls).await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+async fn to_the_end(calls: impl Future<Output = Answer> + Send + 'static) -> Response {
+    match tokio::spawn(calls).await {
+        Ok(answer) => answer.unwrap_or_else(|response| *response),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// Finds what a token stands for, and the costs that a request names.
-fn find(
-    active: &Active,
-    token_key: &TokenKey,
+fn find<'a>(
+    live: &Live,
+    active: &'a Active,
     token: &str,
     cost: u64,
     named: BTreeMap<String, u64>,
-) -> Result<Continued, Box<Response>> {
-    let token = token_key.verify(token).map_err(|invalid| {
-        Box::new(match invalid {
-            Invalid::Forged => forged(),
-            Invalid::Expired => ended(),
-        })
+) -> Result<Continued<'a>, Box<Response>> {
+    let token = token_key(live)?.verify(token).map_err(|invalid| match invalid {
+        Invalid::Forged => forged(),
+        Invalid::Expired => ended(),
     })?;
-    let policy = active.policy(&token.policy);
-    let policy = policy.ok_or_else(|| Box::new(unknown_policy(&token.policy)))?;
+    let policy = find_policy(active, &token.policy)?;
     let costs = costs(policy, cost, named)?;
-    let hold = policy.limiter.attach(&token.key, &token.record);
-    let hold = hold.ok_or_else(|| Box::new(forged()))?;
-    Ok(Continued { token, policy: policy.clone(), hold, costs })
+    let hold = policy.limiter.attach(&token.key, &token.record).ok_or_else(forged)?;
+    Ok(Continued { token, policy, hold, costs })
+}
+
+fn find_policy<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Response>> {
+    active.policy(name).ok_or_else(|| unknown_policy(name).into())
+}
+
+fn token_key(live: &Live) -> Result<&TokenKey, Box<Response>> {
+    live.token_key.as_ref().ok_or_else(|| {
+        let message = "holds need `holds.secret` in the settings, the same for all instances";
+        problem(StatusCode::NOT_IMPLEMENTED, message).into()
+    })
 }
 
 /// Returns the end of a hold that starts now.
@@ -273,20 +264,21 @@ fn signed(permits: u64) -> i64 {
     permits.try_into().unwrap_or(i64::MAX)
 }
 
-fn forged() -> Response {
-    problem(StatusCode::BAD_REQUEST, "no instance with this `holds.secret` has issued the token")
+fn failed(error: Error) -> Box<Response> {
+    Box::new(error.response().map(Into::into))
 }
 
-fn ended() -> Response {
-    problem(
-        StatusCode::GONE,
-        "the hold has ended: it was settled or released, or not extended in time. Or there is a later token of it",
-    )
+fn unprocessable(detail: &str) -> Box<Response> {
+    problem(StatusCode::UNPROCESSABLE_ENTITY, detail).into()
 }
 
-fn no_secret() -> Response {
-    problem(
-        StatusCode::NOT_IMPLEMENTED,
-        "holds need `holds.secret` in the settings, the same for all instances",
-    )
+fn forged() -> Box<Response> {
+    let message = "no instance with this `holds.secret` has issued the token";
+    problem(StatusCode::BAD_REQUEST, message).into()
+}
+
+fn ended() -> Box<Response> {
+    let message = "the hold has ended: it was settled or released, or not extended in time. Or there is a later token of \
+                   it";
+    problem(StatusCode::GONE, message).into()
 }

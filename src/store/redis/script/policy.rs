@@ -16,7 +16,7 @@ use crate::store::local::{Local, LocalPolicy};
 use crate::store::{PolicySpec, RevisionStates};
 
 /// A policy as the Redis store needs it for each check.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RedisPolicy {
     pub(crate) limits: Limits,
     /// The longest that a check may take.
@@ -67,20 +67,10 @@ impl RedisPolicy {
     /// Returns the policy of a holder of permits that is not this process. They end after so many microseconds.
     pub(crate) fn held_by(&self, holder: u64, lifetime: u64) -> Self {
         let limits = self.limits.held_by(holder, lifetime);
-        let (scripts, params) = Scripts::of(&limits);
-        Self {
-            limits,
-            timeout: self.timeout,
-            encoder: self.encoder.clone(),
-            scripts,
-            hash: hash_of(&params),
-            params,
-            states: self.states.clone(),
-            metrics: self.metrics.clone(),
-            local: self.local.as_ref().map(|local| local.held_by(holder, lifetime)),
-            leases: None,
-            keeps: Duration::ZERO,
-        }
+        // The scripts are the same.
+        let (_, params) = Scripts::params(&limits);
+        let local = self.local.as_ref().map(|local| local.held_by(holder, lifetime));
+        Self { limits, hash: hash_of(&params), params, local, ..self.clone() }
     }
 
     /// Returns the policy of probes that imitate its checks. It allows all of them, and its buckets live for

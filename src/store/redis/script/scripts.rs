@@ -42,10 +42,7 @@ impl Scripts {
     /// The scripts that decide about these quotas, and their arguments.
     pub(super) fn of(limits: &Limits) -> (&'static Self, Params) {
         let quotas = limits.iter().map(|(_, limit)| Fragment::of(limit)).collect();
-        let (form, params) = match short::params(limits) {
-            Some(params) => (SHORT, params),
-            None => (PACKED, [packed::header(limits), packed::numbers(limits)]),
-        };
+        let (form, params) = Self::params(limits);
         let shape = Shape { form, quotas };
         let mut scripts = SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner);
         let scripts = scripts.entry(shape.clone()).or_insert_with(|| {
@@ -53,6 +50,14 @@ impl Scripts {
             Box::leak(Self { one: script(ONE_POLICY), many: script(MANY_POLICIES) }.into())
         });
         (*scripts, params)
+    }
+
+    /// The form of the value, and the arguments of the scripts.
+    pub(super) fn params(limits: &Limits) -> (&'static str, Params) {
+        match short::params(limits) {
+            Some(params) => (SHORT, params),
+            None => (PACKED, [packed::header(limits), packed::numbers(limits)]),
+        }
     }
 }
 

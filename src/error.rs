@@ -258,9 +258,8 @@ impl StdError for Error {
 }
 
 /// Returns the text of an error and its causes, for logs.
-pub fn with_causes(error: &Error) -> String {
-    // The text of an error and that of its source are bounded already.
-    let mut text = error.to_string();
+pub fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = Start::of(&error).into_text();
     if let Some(source) = error.source() {
         let _ = write!(text, ": {}", Start::of_all(source).into_text());
     }

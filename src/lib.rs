@@ -127,6 +127,7 @@ pub mod internal {
     pub use crate::file_watch::{Settling, Watched};
     pub use crate::limiter::DetachedHold;
     pub use crate::log_throttle::LogThrottle;
+    pub use crate::random::unit as random_unit;
     #[cfg(all(fuzzing, feature = "redis"))]
     pub use crate::store::redis::fuzzing;
 }

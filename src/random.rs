@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 
 /// Returns a random number from 0 to 1.
-pub(crate) fn unit() -> f64 {
+pub fn unit() -> f64 {
     // Each has another seed.
     RandomState::default().hash_one(0) as f64 / u64::MAX as f64
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use envoy_types::pb::google::protobuf::Any;
 use fleetlimit::resolve::ClientIp;
 use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota};
 use futures_util::future;
 
 use crate::config::{Config, Errors, Read, Service, Source};
+use crate::control_plane::ControlPlane;
 use crate::denied::Denied;
 use crate::details::Details;
 use crate::domain::{Domains, Unit};
@@ -33,6 +35,8 @@ pub(crate) struct Live {
     /// `None` if other instances could not read the tokens of this one.
     pub(crate) token_key: Option<TokenKey>,
     pub(crate) in_flight: InFlight,
+    /// `None` if the settings name no control plane.
+    pub(crate) control_plane: Option<ControlPlane>,
     source: Source,
     certificate: Option<Arc<Certificate>>,
     /// The settings that the process started with.
@@ -46,6 +50,8 @@ struct Reloads {
     policies: HashMap<String, ActivePolicy>,
     /// The files that were reloaded last, also if they were invalid.
     read: Read,
+    /// The resources in use, once the control plane has sent any.
+    received: Option<Vec<Any>>,
 }
 
 /// A configuration with its limiters.
@@ -60,6 +66,8 @@ pub(crate) struct Active {
     pub(crate) client_ip: ClientIp,
     pub(crate) ended_holds: EndedHolds,
     pub(crate) warnings: Warnings,
+    /// True if the control plane has not sent a configuration yet.
+    pub(crate) awaits_control_plane: bool,
 }
 
 #[derive(Clone)]
@@ -125,6 +133,7 @@ impl Live {
         let mut policies = HashMap::new();
         let active = Active::new(config, &store, &mut policies, Vec::new())?;
         let blocked = BlockList::new(&store);
+        let control_plane = started_with.xds.as_ref().map(ControlPlane::new);
         let token_key = match &started_with.holds.secret {
             Some(secret) => Some(TokenKey::new(secret.expose().as_bytes())),
             // What is held in memory ends with the process, too.
@@ -139,10 +148,11 @@ impl Live {
             blocked,
             token_key,
             in_flight: InFlight::default(),
+            control_plane,
             source,
             certificate: tls,
             started_with,
-            reloads: Mutex::new(Reloads { policies, read }),
+            reloads: Mutex::new(Reloads { policies, read, received: None }),
         })
     }
 
@@ -171,6 +181,13 @@ impl Live {
         future::select_ok((0..keys).map(peek)).await.map(|_| ())
     }
 
+    /// Returns true if the control plane has not sent a configuration yet, and the server is not ready without one.
+    pub(crate) fn waits_for_control_plane(&self) -> bool {
+        let active = self.active();
+        active.awaits_control_plane
+            && active.settings.xds.as_ref().is_some_and(|xds| !xds.ready_without)
+    }
+
     /// Reads the files again. Consumed permits stay consumed.
     ///
     /// # Errors
@@ -179,15 +196,29 @@ impl Live {
     pub(crate) fn reload(&self) -> Reloaded {
         // Of two reloads, the one that read the files last applies.
         let mut reloads = self.reloads();
-        let (read, service) = self.source.load();
+        let (read, service) = self.source.load(reloads.received.as_deref());
         self.apply(&mut reloads, read, service)
+    }
+
+    /// Replaces the resources of the control plane. The files are read again, too, because both are one configuration.
+    ///
+    /// # Errors
+    ///
+    /// If a resource or a file is invalid. The current configuration stays in effect then.
+    pub(crate) fn receive(&self, resources: Vec<Any>) -> Reloaded {
+        let mut reloads = self.reloads();
+        // Changed files are still reloaded as such, and counted and logged.
+        let (_, service) = self.source.load(Some(&resources));
+        self.try_apply(&mut reloads, service)?;
+        reloads.received = Some(resources);
+        Ok(())
     }
 
     /// Reads the files again, also those that the last ones did not name. Returns `None` if they are as they were at
     /// the last reload.
     pub(crate) fn changed(&self) -> Option<Read> {
         let reloads = self.reloads();
-        reloads.read.has_changed().then(|| self.source.load().0)
+        reloads.read.has_changed().then(|| self.source.load(reloads.received.as_deref()).0)
     }
 
     /// Reloads files that have changed, and are still as they were read. Returns `None` if they are not, or if somebody
@@ -198,7 +229,7 @@ impl Live {
     /// If a file is invalid. The current configuration stays in effect then.
     pub(crate) fn reload_settled(&self, settled: &Read) -> Option<Reloaded> {
         let mut reloads = self.reloads();
-        let (read, service) = self.source.load();
+        let (read, service) = self.source.load(reloads.received.as_deref());
         let is_due = read == *settled && read != reloads.read;
         is_due.then(|| self.apply(&mut reloads, read, service))
     }
@@ -256,7 +287,8 @@ impl Active {
         all: &mut HashMap<String, ActivePolicy>,
         restart_needed: Vec<&'static str>,
     ) -> Result<Self, ConfigError> {
-        let Config { settings, policies, shadow, domains, lists, client_ip } = config;
+        let Config { settings, policies, shadow, domains, lists, client_ip, awaits_control_plane } =
+            config;
         for range in settings.auth.trusted_proxies.iter().filter(|range| range.is_large()) {
             tracing::warn!(
                 event = "trusted_network_large",
@@ -288,6 +320,7 @@ impl Active {
             client_ip,
             ended_holds,
             warnings: Warnings::default(),
+            awaits_control_plane,
         })
     }
 
@@ -349,7 +382,7 @@ mod tests {
 
     fn live(settings: &Path) -> Live {
         let source = Source { origin: Origin::File(settings.to_owned()), ..Source::default() };
-        let (read, service) = source.load();
+        let (read, service) = source.load(None);
         Live::new(service.unwrap(), read, source).unwrap()
     }
 

@@ -4,7 +4,7 @@
 //! `cli` reads the command line, and `config` the files: the `settings` and the limits of a `domain`. It
 //! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `range` is
 //! a range of IP addresses. `live` holds the configuration in use with its limiters, and `reload` replaces it
-//! as a whole.
+//! as a whole. `xds` receives domains from the `control_plane`.
 //!
 //! `grpc`, `http` and `admin` are the three ports. `store` opens the store of the settings. `checker` decides a
 //! key. `lists` (the allow list and the deny list) come before that. `denied` counts the keys that are denied
@@ -21,6 +21,7 @@ mod checker;
 mod cli;
 mod config;
 mod connection;
+mod control_plane;
 mod denied;
 mod details;
 mod domain;
@@ -47,6 +48,7 @@ mod store;
 mod telemetry;
 mod tls;
 mod warnings;
+mod xds;
 
 use std::fmt::Display;
 use std::process::ExitCode;

@@ -25,7 +25,7 @@ use crate::protocol::Protocol;
 use crate::serve::Endpoint;
 use crate::settings::{ResourceLimits, Settings, Shutdown};
 use crate::tls::Certificate;
-use crate::{grpc, http as http_api, reload, store, telemetry, tls};
+use crate::{grpc, http as http_api, reload, store, telemetry, tls, xds};
 
 /// The listeners.
 const PORTS: u64 = 3;
@@ -40,7 +40,7 @@ const STORE_INTERVAL: Duration = Duration::from_millis(200);
 ///
 /// Everything that is wrong with it.
 pub(crate) fn check(source: &Source) -> Result<usize, Errors> {
-    let (_, service) = source.load();
+    let (_, service) = source.load(None);
     Ok(service?.config.policies.iter().count())
 }
 
@@ -61,7 +61,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     // Before the first limiter, which looks for the recorder.
     let prometheus = telemetry::init_metrics()?;
     let is_sample = matches!(source.origin, Origin::Sample);
-    let (read, service) = source.load();
+    let (read, service) = source.load(None);
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
     open_files::allow(&settings.resource_limits, PORTS);
@@ -82,6 +82,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let _ = live.blocked.refresh().await;
     endpoints.announce(&live, is_sample)?;
 
+    tokio::spawn(xds::follow(live.clone()));
     tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone(), hangups));

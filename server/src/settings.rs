@@ -6,6 +6,7 @@
 //! `docs/server/settings.md` lists all settings, and those of `resource_limits` that follow a reload a second time;
 //! `tests/it/admin.rs` has the JSON of all of them.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) holds: Holds,
     #[serde(deserialize_with = "or_default")]
     pub(crate) auth: Auth,
+    pub(crate) xds: Option<Xds>,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
     /// The policies that only count what they would deny.
@@ -75,7 +77,7 @@ impl Settings {
             *setting = started_with;
             differs
         }
-        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, .. } =
+        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, xds, .. } =
             started_with.clone();
         let ResourceLimits { descriptors, entries, .. } = self.resource_limits;
         let restored = [
@@ -92,6 +94,7 @@ impl Settings {
             ("tls", set(&mut self.tls, tls)),
             ("admin", set(&mut self.admin, admin)),
             ("holds", set(&mut self.holds, holds)),
+            ("xds", set(&mut self.xds, xds)),
         ];
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -127,7 +130,7 @@ pub(crate) struct StoreSettings {
     /// The URLs of some nodes of a Redis cluster.
     pub(crate) cluster: Vec<RedisUrl>,
     pub(crate) sentinel: Option<Sentinel>,
-    pub(crate) tls: Option<StoreTls>,
+    pub(crate) tls: Option<ClientTls>,
     /// A file with the password of the servers with buckets, which is read for each connection.
     pub(crate) password_file: Option<PathBuf>,
     /// The age before which a connection is replaced.
@@ -192,17 +195,18 @@ pub(crate) struct Sentinel {
     pub(crate) password_file: Option<PathBuf>,
 }
 
-/// PEM files for `rediss://`.
+/// PEM files for connections to other servers: to Redis with `rediss://`, and to the control plane.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct StoreTls {
+pub(crate) struct ClientTls {
     /// The authorities that sign the certificates of the servers, instead of the public ones.
     pub(crate) ca: Option<PathBuf>,
     /// The certificate that this process shows to the servers.
     pub(crate) client: Option<Tls>,
     /// The name in the certificates of the servers, instead of their host.
     pub(crate) name: Option<String>,
-    /// A digest of the files, so that other contents are another setting.
+    /// A digest of the files, so that other contents are another setting. Only for Redis: the others are read for each
+    /// connection.
     #[serde(skip)]
     pub(crate) digest: Vec<u8>,
 }
@@ -348,6 +352,60 @@ pub(crate) struct Admin {
 pub(crate) struct Holds {
     /// The secret that signs tokens, the same for all instances. With the store in memory, a random one will do.
     pub(crate) secret: Option<Secret>,
+}
+
+/// The control plane that sends domains, in addition to those in files.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Xds {
+    /// The host and port of the control plane.
+    pub(crate) server: String,
+    /// The name by which the control plane knows this server.
+    pub(crate) node_id: String,
+    pub(crate) node_metadata: BTreeMap<String, String>,
+    /// Headers of the requests to the control plane, such as a token.
+    pub(crate) headers: BTreeMap<String, Secret>,
+    /// Certificates. Without this section, the connection is not encrypted.
+    pub(crate) tls: Option<ClientTls>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) retry: Retry,
+    /// The largest size of a response, which has all domains.
+    pub(crate) max_message_bytes: usize,
+    /// True if the server is ready before it has received a configuration.
+    pub(crate) ready_without: bool,
+}
+
+impl Default for Xds {
+    fn default() -> Self {
+        Self {
+            // As in envoyproxy/ratelimit.
+            server: "localhost:18000".to_owned(),
+            node_id: "default".to_owned(),
+            node_metadata: BTreeMap::new(),
+            headers: BTreeMap::new(),
+            tls: None,
+            retry: Retry::default(),
+            // As in other clients of gRPC.
+            max_message_bytes: 4 << 20,
+            ready_without: false,
+        }
+    }
+}
+
+/// The pauses between attempts to connect, which double from the first to the longest.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Retry {
+    #[serde(with = "humantime_serde")]
+    pub(crate) first: Duration,
+    #[serde(with = "humantime_serde")]
+    pub(crate) longest: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) }
+    }
 }
 
 /// The defaults of `/auth`, which the URL of a request can replace.

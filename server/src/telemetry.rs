@@ -16,6 +16,9 @@ pub(crate) const UNCOUNTED: &str = "fleetlimit.server.uncounted";
 pub(crate) const RELOAD_FAILED: &str = "fleetlimit.server.reload.failed";
 pub(crate) const OVERRULED: &str = "fleetlimit.server.overruled";
 pub(crate) const GRPC_ERRORS: &str = "fleetlimit.server.grpc.errors";
+pub(crate) const XDS_CONNECTED: &str = "fleetlimit.server.xds.connected";
+pub(crate) const XDS_UPDATES: &str = "fleetlimit.server.xds.updates";
+pub(crate) const XDS_REJECTED: &str = "fleetlimit.server.xds.rejected";
 pub(crate) const CONNECTIONS_REFUSED: &str = "fleetlimit.server.connections.refused";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
@@ -84,6 +87,35 @@ pub(crate) fn reloaded(has_worked: bool) {
     let outcome = if has_worked { "applied" } else { "rejected" };
     metrics::counter!(RELOADS, "outcome" => outcome).increment(1);
     metrics::gauge!(RELOAD_FAILED).set(if has_worked { 0.0 } else { 1.0 });
+}
+
+/// The server has a control plane: it is not connected yet. Without one, there are no such metrics.
+pub(crate) fn init_control_plane() {
+    metrics::describe_gauge!(
+        XDS_CONNECTED,
+        "1 while the control plane is connected and has sent a configuration over this connection"
+    );
+    metrics::describe_counter!(XDS_UPDATES, "Configurations that the control plane has sent");
+    metrics::describe_gauge!(
+        XDS_REJECTED,
+        "1 if the last configuration of the control plane was rejected, so an older one is in use"
+    );
+    control_plane_connected(false);
+    for outcome in ["applied", "rejected"] {
+        metrics::counter!(XDS_UPDATES, "outcome" => outcome).increment(0);
+    }
+    metrics::gauge!(XDS_REJECTED).set(0.0);
+}
+
+pub(crate) fn control_plane_connected(is_connected: bool) {
+    metrics::gauge!(XDS_CONNECTED).set(if is_connected { 1.0 } else { 0.0 });
+}
+
+/// A configuration of the control plane was applied or rejected.
+pub(crate) fn received(has_worked: bool) {
+    let outcome = if has_worked { "applied" } else { "rejected" };
+    metrics::counter!(XDS_UPDATES, "outcome" => outcome).increment(1);
+    metrics::gauge!(XDS_REJECTED).set(if has_worked { 0.0 } else { 1.0 });
 }
 
 /// A request of a `domain`, or a `descriptor`, to which no limit applies.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::checker::seconds;
+use crate::control_plane::ControlPlane;
 use crate::denied;
 use crate::domain::Domains;
 use crate::http::{Body, DecisionJson, costs, problem, unknown_policy};
@@ -63,6 +64,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
         "store": store::kind(&live.store),
         "failure_mode": active.settings.checks.failure_mode,
         "restart_needed": active.restart_needed,
+        "control_plane": live.control_plane.as_ref().map(ControlPlane::status),
         "policies": policies.collect::<Vec<_>>(),
         "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
         "blocked": blocked.collect::<Vec<_>>(),

@@ -39,6 +39,8 @@ impl Readiness {
     fn unready_because(&self) -> Option<&'static str> {
         if self.is_ending.load(Ordering::Relaxed) {
             Some("shutting down\n")
+        } else if self.live.waits_for_control_plane() {
+            Some("the control plane has not sent a configuration yet\n")
         } else if self.can_decide.load(Ordering::Relaxed) {
             None
         } else {

@@ -1,22 +1,26 @@
 //! Loads a configuration from its source.
 
+use envoy_types::pb::google::protobuf::Any;
+
 use super::reader::Reader;
 use super::source::Source;
 use super::{Config, Errors, Read, Service};
 
 impl Source {
-    /// Reads the settings, and all files that they name.
+    /// Reads the settings, and all files that they name, and adds the resources that have been received from the control
+    /// plane, if it has sent any.
     ///
     /// # Errors
     ///
     /// Everything that is wrong with any of them, as far as that can be found without connecting.
-    pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
-        let mut reader = Reader::new(self);
+    pub(crate) fn load(&self, received: Option<&[Any]>) -> (Read, Result<Service, Errors>) {
+        let mut reader = Reader::new(self, received);
         let service = reader.settings().and_then(|mut settings| {
             reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.
             let store = reader.store(&mut settings.store);
             let tls = reader.tls(settings.tls.as_ref());
+            reader.control_plane(settings.xds.as_ref());
             let config = reader.limits(settings);
             Some(Service { config: config?, store: store?, tls: tls? })
         });
@@ -30,7 +34,7 @@ impl Source {
     ///
     /// Everything that is wrong with the limits, or cannot be read.
     pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
-        let mut reader = Reader::new(self);
+        let mut reader = Reader::new(self, None);
         let config = reader.settings().and_then(|settings| reader.limits(settings));
         reader.finish(config).1
     }

@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
     pub(crate) client_ip: ClientIp,
+    /// True if the control plane has not sent a configuration yet.
+    pub(crate) awaits_control_plane: bool,
 }
 
 /// A valid configuration, and what a process needs to run with it.

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use envoy_types::pb::google::protobuf::Any;
 use fleetlimit::resolve::ClientIp;
 use fleetlimit::{AnyStore, Policy, PolicySet, Quota};
 use indexmap::IndexMap;
@@ -20,20 +21,25 @@ use super::secrets;
 use super::source::{Origin, Source};
 use super::validation::errors_in;
 use super::{Config, Errors, Read};
-use crate::domain::{DomainFile, Domains, Known};
+use crate::control_plane;
+use crate::domain::{DomainFile, Domains, Known, Resource};
 use crate::holds;
 use crate::lists::Lists;
 use crate::secret::{excerpt, excerpt_of_path};
-use crate::settings::{Auth, Settings, StoreSettings, StoreTls, Tls};
+use crate::settings::{Auth, ClientTls, Settings, StoreSettings, Tls, Xds};
 use crate::store;
 use crate::tls::{self, Certificate};
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
+/// What errors name as the file of the resources of a control plane.
+const XDS: &str = "xds";
 const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 
 /// A reader of settings and files. Its methods return what is valid, and collect an error for everything else.
 pub(super) struct Reader<'a> {
     source: &'a Source,
+    /// The resources of the control plane, if it has sent any.
+    received: Option<&'a [Any]>,
     /// The file or variable with the settings, as errors name it.
     name: PathBuf,
     /// The text of the settings.
@@ -46,10 +52,11 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(source: &'a Source) -> Self {
+    pub(super) fn new(source: &'a Source, received: Option<&'a [Any]>) -> Self {
         let name = source.origin.name();
         Self {
             source,
+            received,
             name: name.to_owned(),
             text: String::new(),
             files: Files::default(),
@@ -91,9 +98,12 @@ impl<'a> Reader<'a> {
         let mut settings: Settings = value?;
         let Self { source, places, errors, incomplete, .. } = self;
         source.overrides.apply(&mut settings, places, errors, incomplete);
-        let limits_nothing = settings.policies.is_empty() && settings.domains.is_empty();
+        let limits_nothing = settings.policies.is_empty()
+            && settings.domains.is_empty()
+            && settings.xds.is_none()
+            && !self.is_incomplete("xds");
         if limits_nothing && !self.is_incomplete("policies") && !self.is_incomplete("domains") {
-            let message = "nothing is limited: add `policies` or `domains`";
+            let message = "nothing is limited: add `policies`, `domains` or `xds`";
             self.errors.add(&self.name, Location::UNKNOWN, message);
         }
         Some(settings)
@@ -153,16 +163,10 @@ impl<'a> Reader<'a> {
         password.map_err(|error| self.add_error(setting, of_path(setting, file, error))).ok()
     }
 
-    fn store_tls(&mut self, files: &mut StoreTls) -> Option<TlsCertificates> {
-        let ca = files.ca.as_ref();
-        let ca = ca.map(|file| self.pem("store.tls.ca", file, tls::check_authorities));
-        let client = files.client.as_ref().map(|files| self.key_pair("store.tls.client", files));
-        // Those that are given have to be valid.
-        let ca = ca.map_or(Some(None), |ca| ca.map(Some))?;
-        let client = client.map_or(Some(None), |client| client.map(Some))?;
-        let root_cert = ca.map(|((), pem)| pem);
-        let client_tls = client
-            .map(|(_, [client_cert, client_key])| ClientTlsConfig { client_cert, client_key });
+    fn store_tls(&mut self, files: &mut ClientTls) -> Option<TlsCertificates> {
+        let (root_cert, client) = self.client_tls("store.tls", files)?;
+        let client_tls =
+            client.map(|[client_cert, client_key]| ClientTlsConfig { client_cert, client_key });
         let mut digest = Sha256::new();
         let client = client_tls.iter().flat_map(|tls| [&tls.client_cert, &tls.client_key]);
         for pem in root_cert.iter().chain(client) {
@@ -170,6 +174,31 @@ impl<'a> Reader<'a> {
         }
         files.digest = digest.finalize().to_vec();
         Some(TlsCertificates { client_tls, root_cert })
+    }
+
+    /// Checks what is needed to connect to the control plane.
+    pub(super) fn control_plane(&mut self, settings: Option<&Xds>) {
+        let Some(settings) = settings.filter(|_| !self.is_incomplete("xds")) else { return };
+        if let Some(files) = &settings.tls
+            && self.client_tls("xds.tls", files).is_none()
+        {
+            return;
+        }
+        if let Err((setting, error)) = control_plane::check(settings) {
+            self.add_error(setting, format!("{setting}: {error}"));
+        }
+    }
+
+    /// The authorities, and a certificate with its key. `None` if something is wrong with a file.
+    fn client_tls(&mut self, setting: &'static str, files: &ClientTls) -> Option<ClientPem> {
+        let ca = files.ca.as_ref();
+        let ca = ca.map(|file| self.pem(&format!("{setting}.ca"), file, tls::check_authorities));
+        let client = files.client.as_ref();
+        let client = client.map(|files| self.key_pair(&format!("{setting}.client"), files));
+        // Those that are given have to be valid.
+        let ca = ca.map_or(Some(None), |ca| ca.map(Some))?;
+        let client = client.map_or(Some(None), |client| client.map(Some))?;
+        Some((ca.map(|((), pem)| pem), client.map(|(_, pem)| pem)))
     }
 
     /// Reads the certificate, also on a reload, which then reports the errors that would make a restart fail.
@@ -245,7 +274,9 @@ impl<'a> Reader<'a> {
         let shadow = shadow.chain(named).map(str::to_owned).collect();
         let Auth { ipv4_prefix, ipv6_prefix, .. } = settings.auth;
         let lists = Lists::new(&settings.allow, &settings.deny, ipv4_prefix, ipv6_prefix);
-        Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip? })
+        let awaits_control_plane = settings.xds.is_some() && self.received.is_none();
+        let client_ip = client_ip?;
+        Some(Config { settings, policies, shadow, domains, lists, client_ip, awaits_control_plane })
     }
 
     fn client_ip(&mut self, auth: &Auth) -> Option<ClientIp> {
@@ -318,6 +349,17 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+        for resource in self.received.unwrap_or_default() {
+            match Resource::parse(resource) {
+                Ok(Resource { name, file }) => {
+                    let policies = (!self.is_incomplete("policies")).then_some(policies);
+                    let known = Known { policies, all_fields: true };
+                    let name = PathBuf::from(format!("{XDS}/{name}"));
+                    domains.add(&name, file, known, &mut self.errors);
+                }
+                Err(error) => self.errors.add(Path::new(XDS), Location::UNKNOWN, error),
+            }
+        }
         domains
     }
 
@@ -344,6 +386,9 @@ impl<'a> Reader<'a> {
         self.errors.add(file, at, message);
     }
 }
+
+/// The authorities, and a certificate with its key, as the content of PEM files.
+type ClientPem = (Option<Vec<u8>>, Option<[Vec<u8>; 2]>);
 
 fn in_file(file: &Path, error: impl Display) -> String {
     format!("{}: {error}", excerpt_of_path(file))

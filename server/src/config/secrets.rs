@@ -6,7 +6,7 @@ use super::lenient::Names;
 use crate::secret::RedisUrl;
 
 /// Fields whose value is a secret, or may be one by mistake: the password instead of the file that has it.
-const SECRETS: [&str; 8] = [
+const SECRETS: [&str; 9] = [
     "admin.token",
     "holds.secret",
     "store.redis",
@@ -15,9 +15,10 @@ const SECRETS: [&str; 8] = [
     "store.sentinel.primary",
     "store.sentinel.password_file",
     "store.password_file",
+    "xds.headers",
 ];
 /// Fields for the path of a key, which may have the key itself.
-const KEYS: [&str; 2] = ["tls.key", "store.tls.client.key"];
+const KEYS: [&str; 3] = ["tls.key", "store.tls.client.key", "xds.tls.client.key"];
 /// A shorter text is a part of too many words to be hidden.
 const SHORTEST: usize = 4;
 

@@ -7,7 +7,12 @@ use fleetlimit::PolicySet;
 use serde_saphyr::Location;
 
 use super::format::DomainFile;
+use super::policy_name::DescriptorPath;
 use crate::errors::Errors;
+use crate::secret::start;
+
+/// The most characters of a key or value in a message.
+const MOST_CHARS: usize = 40;
 
 /// The file of the descriptors, and what they may refer to.
 pub(super) struct Context<'a> {
@@ -15,12 +20,30 @@ pub(super) struct Context<'a> {
     pub(super) domain: &'a DomainFile,
     pub(super) known: Known<'a>,
     pub(super) errors: &'a mut Errors,
+    /// The path to the descriptor that is checked.
+    pub(super) path: Vec<(&'a str, Option<&'a str>)>,
 }
 
 impl Context<'_> {
+    /// Adds an error. What has no lines, because it is not from a file, is found by the path to the descriptor.
     pub(super) fn error(&mut self, at: Location, message: impl Display) {
-        self.errors.add(self.file, at, message);
+        if at == Location::UNKNOWN && !self.path.is_empty() {
+            let message = format!("descriptor {}: {message}", described(&self.path));
+            self.errors.add(self.file, at, message);
+        } else {
+            self.errors.add(self.file, at, message);
+        }
     }
+}
+
+/// A path as messages show it, such as `user=anna/plan`.
+fn described(path: &DescriptorPath<'_>) -> String {
+    let excerpt = |text: &str| start(text, None, MOST_CHARS).escape_debug().to_string();
+    let level = |(key, value): &(&str, Option<&str>)| match value {
+        Some(value) => format!("{}={}", excerpt(key), excerpt(value)),
+        None => excerpt(key),
+    };
+    path.iter().map(level).collect::<Vec<_>>().join("/")
 }
 
 /// The names that are known when a file is checked. Something that was wrong, and has been left out, is not missing.

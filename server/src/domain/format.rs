@@ -16,7 +16,7 @@ pub(crate) struct DomainFile {
     pub(crate) domain: Spanned<String>,
     /// The name that a control plane has given to the file, such as Envoy Gateway. It means nothing here.
     #[serde(default, skip_serializing_if = "is_default")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// The `count_denied` of descriptors that do not say it, and of the limits of requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) count_denied: Option<bool>,

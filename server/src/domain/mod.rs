@@ -1,6 +1,7 @@
 //! Limits by descriptors, as Envoy asks for them.
 //!
-//! `format` is a file as envoyproxy/ratelimit writes it, and `context` what is known while one is checked.
+//! `format` is a file as envoyproxy/ratelimit writes it, `resource` the same from a control plane, and `context` what
+//! is known while one is checked.
 //! `tree` finds the `rule` (the limit) of a descriptor, by keys and values (`pattern`). `policy_name` names
 //! limits that have no name, and `unit` is their units.
 
@@ -8,6 +9,7 @@ mod context;
 mod format;
 mod pattern;
 mod policy_name;
+mod resource;
 mod rule;
 mod tree;
 mod unit;
@@ -27,6 +29,7 @@ use crate::errors::Errors;
 
 pub(crate) use context::Known;
 pub(crate) use format::DomainFile;
+pub(crate) use resource::Resource;
 pub(crate) use rule::{Limit, Rule};
 pub(crate) use tree::Match;
 pub(crate) use unit::Unit;
@@ -66,10 +69,11 @@ impl Domains {
             errors.add(path, file.domain.referenced, "the domain is empty");
         }
         if self.domains.contains_key(name) {
-            let message = format!("another file has the domain `{name}` too");
+            let message = format!("another file or resource has the domain `{name}` too");
             errors.add(path, file.domain.referenced, message);
         }
-        let root = Node::new(&mut Context { file: path, domain: &file, known, errors });
+        let mut context = Context { file: path, domain: &file, known, errors, path: Vec::new() };
+        let root = Node::new(&mut context);
         let overrides = override_name(name);
         self.domains.insert(name.clone(), Domain { file, root, overrides });
     }

@@ -6,7 +6,7 @@ use serde_saphyr::Spanned;
 
 use super::context::Context;
 use super::format::{Descriptor, RateLimit};
-use super::policy_name::{DescriptorPath, policy_name};
+use super::policy_name::policy_name;
 use super::unit::Unit;
 use crate::holds;
 use crate::secret::excerpt;
@@ -43,11 +43,7 @@ pub(crate) enum Limit {
 
 impl Rule {
     /// Returns `None` if the descriptor has no limit, or an invalid one, which is among the errors then.
-    pub(super) fn new(
-        path: &DescriptorPath<'_>,
-        descriptor: &Descriptor,
-        context: &mut Context<'_>,
-    ) -> Option<Self> {
+    pub(super) fn new(descriptor: &Descriptor, context: &mut Context<'_>) -> Option<Self> {
         let Descriptor { shadow_mode, quota_mode, count_denied, detailed_metric, .. } = *descriptor;
         let (limit, rate_limit) = match (&descriptor.rate_limit, &descriptor.policy) {
             (None, None) => {
@@ -66,7 +62,7 @@ impl Rule {
             (None, Some(policy)) => (of_settings(policy, shadow_mode, context), None),
             (Some(rate_limit), None) => {
                 check_replaced(&rate_limit.value, context);
-                (per_unit(path, rate_limit, context)?, Some(&rate_limit.value))
+                (per_unit(rate_limit, context)?, Some(&rate_limit.value))
             }
         };
         let replaces = rate_limit.into_iter().flat_map(|rate_limit| &rate_limit.replaces);
@@ -144,11 +140,7 @@ fn check_replaced(rate_limit: &RateLimit, context: &mut Context<'_>) {
 }
 
 /// The limit of a `rate_limit`: a number per unit, or none.
-fn per_unit(
-    path: &DescriptorPath<'_>,
-    rate_limit: &Spanned<RateLimit>,
-    context: &mut Context<'_>,
-) -> Option<Limit> {
+fn per_unit(rate_limit: &Spanned<RateLimit>, context: &mut Context<'_>) -> Option<Limit> {
     let (rate_limit, at) = (&rate_limit.value, rate_limit.referenced);
     let unit = rate_limit.unit.as_ref().and_then(|unit| parsed(unit, context));
     match (rate_limit.unlimited, unit) {
@@ -162,7 +154,7 @@ fn per_unit(
                 context.error(at, "`requests_per_unit` is missing: 0 denies all requests");
                 return None;
             };
-            let policy = policy_name(&context.domain.domain.value, path);
+            let policy = policy_name(&context.domain.domain.value, &context.path);
             Some(Limit::PerUnit { permits, unit, policy })
         }
         (false, None) => {

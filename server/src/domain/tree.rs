@@ -46,7 +46,7 @@ impl Node {
     /// The descriptors of a domain, with everything that is wrong with them among the errors.
     pub(super) fn new(context: &mut Context<'_>) -> Self {
         let domain = context.domain;
-        let children = children(&mut Vec::new(), &domain.descriptors, context);
+        let children = children(&domain.descriptors, context);
         Self { rule: None, value_to_metric: false, children }
     }
 
@@ -135,13 +135,15 @@ fn label(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Option<String> {
 }
 
 fn children<'a>(
-    path: &mut Vec<(&'a str, Option<&'a str>)>,
     descriptors: &'a [Descriptor],
-    context: &mut Context<'_>,
+    context: &mut Context<'a>,
 ) -> HashMap<String, Children> {
     let mut by_key: HashMap<String, Children> = HashMap::new();
     for descriptor in descriptors {
         let (key, at) = (descriptor.key.value.as_str(), descriptor.key.referenced);
+        let value = descriptor.value.as_ref().map(|value| value.value.as_str());
+        let value = value.filter(|value| !value.is_empty());
+        context.path.push((key, value));
         if key.is_empty() {
             context.error(at, "the key is empty");
         }
@@ -149,13 +151,9 @@ fn children<'a>(
             let message = format!("`*` in the key `{key}`: only values can have wildcards");
             context.error(at, message);
         }
-        let value = descriptor.value.as_ref().map(|value| value.value.as_str());
-        let value = value.filter(|value| !value.is_empty());
-        path.push((key, value));
-        let rule = Rule::new(path, descriptor, context);
-        let children = children(path, &descriptor.descriptors, context);
+        let rule = Rule::new(descriptor, context);
+        let children = children(&descriptor.descriptors, context);
         let node = Node { rule, value_to_metric: descriptor.value_to_metric, children };
-        path.pop();
 
         let siblings = by_key.entry(key.to_owned()).or_default();
         let shares = descriptor.share_threshold.as_ref();
@@ -181,6 +179,7 @@ fn children<'a>(
             let message = format!("there is another descriptor `{key}`{value}");
             context.error(at, message);
         }
+        context.path.pop();
     }
     by_key
 }

@@ -42,12 +42,15 @@ pub(super) struct Override<'a> {
 }
 
 /// Plans each descriptor of a request. The error is that of the first one whose limit makes no sense, to which
-/// nothing applies then.
+/// nothing applies then, or that the limits are not known yet.
 pub(super) fn plan<'a>(
     active: &'a Active,
     request: &'a RateLimitRequest,
 ) -> (Vec<Planned<'a>>, Option<Status>) {
-    if !active.domains.has(&request.domain) {
+    let mut first_error = None;
+    if !active.domains.has(&request.domain) && active.awaits_control_plane {
+        first_error = Some(Status::unavailable("there is no configuration yet"));
+    } else if !active.domains.has(&request.domain) {
         telemetry::unmatched("domain");
         if let Some(count) = active.warnings.add(Cause::UnknownDomain) {
             let domain = start_of(&request.domain);
@@ -59,7 +62,6 @@ pub(super) fn plan<'a>(
             );
         }
     }
-    let mut first_error = None;
     let plan = |descriptor| {
         plan_one(active, &request.domain, descriptor).unwrap_or_else(|error| {
             first_error.get_or_insert(error);

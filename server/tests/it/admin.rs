@@ -188,6 +188,7 @@ descriptors:
             },
             "shutdown": { "delay": "1s", "timeout": "10s" },
             "tls": null,
+            "xds": null,
             "admin": { "token": "(hidden)" },
             "holds": { "secret": "(hidden)" },
             "auth": {

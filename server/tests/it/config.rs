@@ -65,7 +65,7 @@ descriptors:
             "a.yaml:5:25: invalid unit `fortnight`",
             "a.yaml:6:10: there is another descriptor `user`",
             "a.yaml:7:13: there is no policy `none` in the settings",
-            "b.yaml:1:9: another file has the domain `a` too",
+            "b.yaml:1:9: another file or resource has the domain `a` too",
             "b.yaml:2:25: unknown field `ratelimit`",
         ],
     );
@@ -579,7 +579,7 @@ fn a_directory_is_read_as_a_whole() {
     files.write("limits/team/b.yml", "domain: a");
     let output = check(&files.path("settings.yaml"));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("b.yml:1:9: another file has the domain `a` too"), "{text}");
+    assert!(text.contains("b.yml:1:9: another file or resource has the domain `a` too"), "{text}");
     // It may have limits.
     files.write("limits/legacy", "domain: c");
     let output = check(&files.path("settings.yaml"));

@@ -2,7 +2,7 @@
 //!
 //! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `docs`, `simulate`. Of checks:
 //! `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
-//! `operations`, `stores`, `reflection`, `tls`. Of hostile clients and servers: `connections`, `http2`,
+//! `operations`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers: `connections`, `http2`,
 //! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
 
 mod common;
@@ -34,3 +34,4 @@ mod simulate;
 mod soak;
 mod stores;
 mod tls;
+mod xds;

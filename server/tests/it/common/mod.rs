@@ -1,5 +1,6 @@
 //! Processes and clients for the tests.
 
+mod control_plane;
 mod gateway;
 
 use std::io::{BufRead, BufReader};
@@ -19,6 +20,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::health_client::HealthClient;
 
 pub(crate) use crate::redis_servers::Server as Redis;
+pub(crate) use control_plane::{ControlPlane, encode, resource};
 pub(crate) use gateway::{Gateway, PATIENT};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fleetlimit-server");

@@ -47,7 +47,8 @@ impl BreakerLog {
         let line = self.state().line(probed, now);
         match line {
             Some(BreakerLine::Opened { opened, faults: Faults { failed, late } }) => {
-                let reason = error.map(crate::error::with_causes).unwrap_or_default();
+                let reason =
+                    error.map(|error| crate::error::with_causes(error)).unwrap_or_default();
                 tracing::warn!(
                     target: "fleetlimit", event = "breaker_opened", server = &**server, reason, failed,
                     late, opened,

@@ -62,7 +62,7 @@ pub(crate) async fn decide(
 
 /// Counts a decision.
 pub(crate) fn count(live: &Live, policy: &ActivePolicy, key: &Key, decision: &Decision) {
-    policy.count(!decision.would_be_denied());
+    policy.count_decision(decision);
     match decision.source() {
         Source::Blocked => telemetry::overruled("block"),
         _ => live.denied.observe(policy.name(), key, decision),

@@ -6,11 +6,13 @@ use std::{env, io, iter};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_saphyr::Location;
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Origin, Overrides, Source};
+use crate::config::{Origin, Overrides, RatelimitEnv, Source};
 use crate::errors::Errors;
 use crate::secret::{excerpt, excerpt_of_path};
 use crate::simulate::Simulate;
+use crate::telemetry::LogFormat;
 
 const CONFIG: &str = "FLEETLIMIT_CONFIG";
 const SETTINGS: &str = "FLEETLIMIT_SETTINGS";
@@ -46,20 +48,48 @@ pub(crate) struct Serve {
     /// Start with a built-in sample of settings, as on a terminal without any
     #[arg(long, conflicts_with_all = ["config", "settings"])]
     sample: bool,
+    /// Format of the log [default: text]
+    #[arg(long, env = "FLEETLIMIT_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
     #[command(flatten)]
     others: OtherOptions,
 }
 
 impl Serve {
+    /// Which lines to log, and how. `RUST_LOG` takes precedence over `LOG_LEVEL`.
+    pub(crate) fn logs(&self) -> Result<(Option<LevelFilter>, LogFormat), String> {
+        let variables = RatelimitEnv::of_process().unwrap_or_default();
+        let level = variables.get("LOG_LEVEL").map(level_of).transpose()?;
+        let is_json = variables.get("LOG_FORMAT").is_some_and(|it| it.eq_ignore_ascii_case("json"));
+        let format = if is_json { LogFormat::Json } else { LogFormat::Text };
+        Ok((level, self.log_format.unwrap_or(format)))
+    }
+
     pub(crate) fn source(self) -> Source {
         let is_given = self.config.is_some() || self.others.settings.is_some();
         let mut source = self.others.source(self.config);
+        let is_given = is_given || source.ratelimit.is_some() && !self.sample;
         // A service manager that has no settings has probably lost them.
         if !is_given && (self.sample || is_on_terminal()) {
             source.origin = Origin::Sample;
         }
         source
     }
+}
+
+/// The level of a name of envoyproxy/ratelimit.
+fn level_of(name: &str) -> Result<LevelFilter, String> {
+    Ok(match name.to_lowercase().as_str() {
+        "panic" | "fatal" | "error" => LevelFilter::ERROR,
+        "warn" | "warning" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => {
+            let name = excerpt(name);
+            return Err(format!("LOG_LEVEL: `{name}`: must be error, warn, info, debug or trace"));
+        }
+    })
 }
 
 /// Returns true if someone is there to read the sample's requests. A container or a boot script may have a
@@ -75,7 +105,7 @@ fn is_on_terminal() -> bool {
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// The settings file (YAML)
-    #[arg(value_name = "FILE", required_unless_present_any = ["config", "settings"])]
+    #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// The settings file, as the option of the server
     #[arg(long, env = CONFIG, value_name = "FILE")]
@@ -156,7 +186,11 @@ struct OtherOptions {
 }
 
 impl OtherOptions {
-    fn source(self, config: Option<PathBuf>) -> Source {
+    fn source(mut self, config: Option<PathBuf>) -> Source {
+        let ratelimit = RatelimitEnv::of_process();
+        if let Some(variables) = &ratelimit {
+            self.overrides.leave_redis_url(variables.get("REDIS_URL"));
+        }
         let origin = match (config, self.settings) {
             (Some(file), Some(_)) => Origin::Unclear {
                 name: SETTINGS.into(),
@@ -168,6 +202,7 @@ impl OtherOptions {
             },
             (Some(file), None) => Origin::File(file),
             (None, Some(text)) => Origin::Variable(text),
+            (None, None) if ratelimit.is_some() => Origin::Ratelimit,
             (None, None) => Origin::Unclear {
                 name: CONFIG.into(),
                 error: format!(
@@ -176,7 +211,8 @@ impl OtherOptions {
                 ),
             },
         };
-        Source { origin, overrides: self.overrides, environment: unknown_variables() }
+        let environment = unknown_variables();
+        Source { origin, overrides: self.overrides, ratelimit, environment }
     }
 }
 

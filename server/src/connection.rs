@@ -61,7 +61,7 @@ pub(crate) struct Connection<H> {
 
 impl<H: Handler> Connection<H> {
     /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or until there was
-    /// none for `resource_limits.idle_timeout`. Requests that have begun may then finish.
+    /// none for `resource_limits.idle_timeout`, or until its age is `resource_limits.connection_age`. Requests that have begun may then finish.
     ///
     /// # Errors
     ///
@@ -101,6 +101,7 @@ impl<H: Handler> Connection<H> {
             () = shutdown => {}
             () = without_request(&requests, first_request_by) => {}
             () = idle(&requests, limits.idle_timeout) => {}
+            () = aged(protocol, limits.connection_age) => {}
         }
         connection.as_mut().graceful_shutdown();
         let end = async {
@@ -131,6 +132,16 @@ async fn without_request(requests: &Requests, first_request_by: Instant) {
     sleep_until(first_request_by).await;
     if requests.begun() > 0 {
         pending().await
+    }
+}
+
+/// Returns at this age, with jitter, so that connections that began together do not all end together.
+async fn aged(protocol: Protocol, age: Duration) {
+    match protocol {
+        Protocol::Http1 => pending().await,
+        Protocol::Http2 => {
+            sleep(age.mul_f64(0.9 + 0.2 * fleetlimit::internal::random_unit())).await
+        }
     }
 }
 

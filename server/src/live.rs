@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use envoy_types::pb::google::protobuf::Any;
 use fleetlimit::resolve::ClientIp;
-use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota};
+use fleetlimit::{AnyStore, BlockList, ConfigError, Decision, Error, Limiter, Policy, Quota};
 use futures_util::future;
 
 use crate::config::{Config, Errors, Read, Service, Source};
@@ -17,9 +17,10 @@ use crate::details::Details;
 use crate::domain::{Domains, Unit};
 use crate::holds::{self, EndedHolds, InFlight, TokenKey};
 use crate::lists::Lists;
+use crate::near_limit::NearLimit;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
-use crate::tls::Certificate;
+use crate::tls::ServerTls;
 use crate::warnings::Warnings;
 
 /// Enough to reach most nodes of a cluster.
@@ -38,7 +39,7 @@ pub(crate) struct Live {
     /// `None` if the settings name no control plane.
     pub(crate) control_plane: Option<ControlPlane>,
     source: Source,
-    certificate: Option<Arc<Certificate>>,
+    tls: Option<Arc<ServerTls>>,
     /// The settings that the process started with.
     started_with: Settings,
     reloads: Mutex<Reloads>,
@@ -79,6 +80,7 @@ pub(crate) struct ActivePolicy {
     /// The number of requests per unit, if the policy is one.
     per_unit: Option<(u32, Unit)>,
     counts: Arc<Counts>,
+    near_limit: NearLimit,
 }
 
 /// Since this process started.
@@ -91,6 +93,12 @@ pub(crate) struct Counts {
 impl ActivePolicy {
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Counts a decision of the limiter.
+    pub(crate) fn count_decision(&self, decision: &Decision) {
+        self.count(!decision.would_be_denied());
+        self.near_limit.count(decision);
     }
 
     /// Counts a decision. In shadow mode, one that would have been denied counts as denied.
@@ -150,7 +158,7 @@ impl Live {
             in_flight: InFlight::default(),
             control_plane,
             source,
-            certificate: tls,
+            tls,
             started_with,
             reloads: Mutex::new(Reloads { policies, read, received: None }),
         })
@@ -269,7 +277,7 @@ impl Live {
         // Other files need a restart.
         let has_same_files = !active.restart_needed.contains(&"tls");
         self.active.store(Arc::new(active));
-        if let (Some(current), Some(new), true) = (&self.certificate, tls, has_same_files) {
+        if let (Some(current), Some(new), true) = (&self.tls, tls, has_same_files) {
             current.replace(&new);
         }
         Ok(())
@@ -341,13 +349,22 @@ impl ActivePolicy {
         store: &AnyStore,
         before: Option<&Self>,
     ) -> Result<Self, ConfigError> {
-        let (name, per_unit) = (policy.name().into(), per_unit(&policy));
+        let (name, per_unit): (Arc<str>, _) = (policy.name().into(), per_unit(&policy));
+        let near_limit = NearLimit::new(&name, checks.near_limit_ratio);
         let has_holds = holds::are_in(&policy);
         if let Some(before) = before {
             before.limiter.update(policy.clone())?;
             if before.is_shadow == is_shadow && checks.are_of(&before.limiter) {
                 let (limiter, counts) = (before.limiter.clone(), before.counts.clone());
-                return Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts });
+                return Ok(Self {
+                    limiter,
+                    name,
+                    is_shadow,
+                    has_holds,
+                    per_unit,
+                    counts,
+                    near_limit,
+                });
             }
         }
         let limiter = Limiter::builder(store.clone(), policy)
@@ -357,7 +374,7 @@ impl ActivePolicy {
             .enforce_for_percent(if is_shadow { 0.0 } else { 100.0 })
             .build()?;
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
-        Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts })
+        Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts, near_limit })
     }
 }
 

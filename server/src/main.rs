@@ -8,15 +8,17 @@
 //!
 //! `grpc`, `http` and `admin` are the three ports. `store` opens the store of the settings. `checker` decides a
 //! key. `lists` (the allow list and the deny list) come before that. `denied` counts the keys that are denied
-//! most, and `details` the values of descriptors that metrics tell apart.
+//! most, and `details` the values of descriptors that metrics tell apart. `near_limit`
+//! counts checks that are allowed shortly before a limit.
 //!
 //! `server` starts and stops the ports, `serve` accepts their connections (of a `protocol`, with `tls`, within
 //! the limit of `open_files`), and `connection` serves one: `requests` counts its requests, `header_timeout`
 //! ends it if headers take too long, `per_address` limits the connections of a client, and `held_bytes` what
-//! one has in memory. `telemetry` sets up logs and metrics, and `warnings` says when to log again what any
+//! one has in memory. `bearer` is the token of a request. `telemetry` sets up logs and metrics, and `warnings` says when to log again what any
 //! client can cause. `simulate` is the command that replays access logs, with a crate of its own.
 
 mod admin;
+mod bearer;
 mod checker;
 mod cli;
 mod config;
@@ -33,6 +35,7 @@ mod holds;
 mod http;
 mod lists;
 mod live;
+mod near_limit;
 mod open_files;
 mod per_address;
 mod protocol;
@@ -76,14 +79,21 @@ fn main() -> ExitCode {
 }
 
 fn report(check: CheckArgs) -> Result<(), Errors> {
-    let policies = server::check(&check.source())?;
+    let (policies, without_effect) = server::check(&check.source())?;
+    for (variable, reason) in without_effect {
+        eprintln!("warning: {variable} has no effect: {reason}");
+    }
     let noun = if policies == 1 { "policy" } else { "policies" };
     println!("{policies} {noun}, no errors");
     Ok(())
 }
 
 fn run(serve: Serve) -> ExitCode {
-    telemetry::init_logs();
+    let (level, format) = match serve.logs() {
+        Ok(logs) => logs,
+        Err(error) => return exit(Err(error)),
+    };
+    telemetry::init_logs(level, format);
     exit(server::run(serve.source()))
 }
 

@@ -11,13 +11,13 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
-use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Connection, Handler};
 use crate::per_address::{PerAddress, TooMany};
 use crate::protocol::Protocol;
 use crate::settings::ResourceLimits;
 use crate::telemetry;
+use crate::tls::ServerTls;
 
 /// Interval of HTTP/2 pings, and how long a client may take to answer one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -40,7 +40,7 @@ pub(crate) struct Endpoint<H> {
     pub(crate) listener: TcpListener,
     pub(crate) handler: H,
     pub(crate) protocol: Protocol,
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
 }
 
 impl<H: Handler> Endpoint<H> {
@@ -92,10 +92,11 @@ impl<H: Handler> Endpoint<H> {
 async fn serve<H: Handler>(
     connection: Connection<H>,
     stream: TcpStream,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerTls>>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let Some(tls) = tls else { return connection.serve(stream, stopped(&mut stop)).await };
+    let tls = tls.acceptor(connection.protocol);
     let stream = tokio::select! {
         accepted = timeout_at(connection.first_request_by, tls.accept(stream)) => accepted??,
         () = stopped(&mut stop) => return Ok(()),

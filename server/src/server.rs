@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tower_http::limit::RequestBodyLimitLayer;
 
-use crate::admin::{self, Readiness};
-use crate::config::{Origin, Source};
+use crate::admin::{self, Metrics, Readiness};
+use crate::config::{Origin, RatelimitEnv, Source, WithoutEffect};
 use crate::denied::Denied;
 use crate::errors::Errors;
 use crate::grpc::Health;
@@ -23,25 +23,25 @@ use crate::live::Live;
 use crate::open_files;
 use crate::protocol::Protocol;
 use crate::serve::Endpoint;
-use crate::settings::{ResourceLimits, Settings, Shutdown};
-use crate::tls::Certificate;
-use crate::{grpc, http as http_api, reload, store, telemetry, tls, xds};
+use crate::settings::{Port, ResourceLimits, Settings, Shutdown};
+use crate::tls::ServerTls;
+use crate::{grpc, http as http_api, reload, store, telemetry, xds};
 
-/// The listeners.
+/// The listeners with connections of clients, apart from that of metrics.
 const PORTS: u64 = 3;
 /// The first connection may take longer than a check.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 const STORE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Checks a configuration as far as that is possible without connecting, and returns the number of its
-/// policies.
+/// policies, and the variables without effect.
 ///
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub(crate) fn check(source: &Source) -> Result<usize, Errors> {
-    let (_, service) = source.load(None);
-    Ok(service?.config.policies.iter().count())
+pub(crate) fn check(source: &Source) -> Result<(usize, WithoutEffect), Errors> {
+    let config = source.load(None).1?.config;
+    Ok((config.policies.iter().count(), source.without_effect(&config.settings)))
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -64,14 +64,18 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let (read, service) = source.load(None);
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
+    warn_of_variables(&source, &settings);
     open_files::allow(&settings.resource_limits, PORTS);
     let live = Arc::new(Live::new(service, read, source)?);
     let readiness = Arc::new(Readiness::new(live.clone()));
     let (grpc_services, mut health) =
         grpc::services(live.clone(), &settings.resource_limits).await?;
+    let metrics = Metrics::new(live.clone(), prometheus);
     let routers = [
-        http_api::router(live.clone()).merge(admin::health_router(readiness.clone())),
-        admin::router(live.clone(), settings.admin.token.as_ref(), readiness.clone(), prometheus),
+        http_api::router(live.clone(), settings.http.token.as_ref())
+            .merge(admin::health_router(readiness.clone())),
+        admin::router(live.clone(), settings.admin.token.as_ref(), readiness.clone(), &metrics),
+        metrics.router(&settings.listen.metrics_path),
     ];
     let endpoints = Endpoints::bind(&settings, tls.as_ref(), grpc_services, routers).await?;
     health.update(&readiness).await;
@@ -107,52 +111,90 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Logs the variables that were set for envoyproxy/ratelimit, and do nothing here.
+fn warn_of_variables(source: &Source, settings: &Settings) {
+    for (variable, reason) in source.without_effect(settings) {
+        tracing::warn!(
+            event = "variable_without_effect",
+            variable,
+            reason,
+            "this variable of envoyproxy/ratelimit has no effect"
+        );
+    }
+    if source.ratelimit.is_none() {
+        let variables = RatelimitEnv::ignored().join(", ");
+        if !variables.is_empty() {
+            tracing::warn!(
+                event = "variables_ignored",
+                variables,
+                "variables of envoyproxy/ratelimit are set, which apply only with `CONFIG_TYPE`, or if this program is \
+                 started under the name `ratelimit`"
+            );
+        }
+    }
+}
+
 /// The ports with what is served on them.
 struct Endpoints {
     grpc: Endpoint<grpc::Services>,
     http: Endpoint<Router>,
     admin: Endpoint<Router>,
+    /// A port for metrics only, if the settings have one.
+    metrics: Option<Endpoint<Router>>,
 }
 
 impl Endpoints {
     /// # Errors
     ///
-    /// If a port is in use, or TLS is not possible.
+    /// If a port is in use.
     async fn bind(
         settings: &Settings,
-        tls: Option<&Arc<Certificate>>,
+        tls: Option<&Arc<ServerTls>>,
         grpc_services: grpc::Services,
-        [http_router, admin_router]: [Router; 2],
+        [http_router, admin_router, metrics_router]: [Router; 3],
     ) -> Result<Self, Box<dyn Error>> {
         let Settings { listen, resource_limits: limits, .. } = settings;
-        let acceptor =
-            |protocol| tls.map(|certificate| tls::acceptor(certificate, protocol)).transpose();
+        let tls_of = |port: Port| {
+            let ports = settings.tls.as_ref().map(|tls| &tls.ports);
+            tls.filter(|_| ports.is_some_and(|ports| ports.contains(&port))).cloned()
+        };
         // gRPC limits the size of messages itself.
         let bounded =
             |router: Router| router.layer(RequestBodyLimitLayer::new(limits.request_bytes));
         let is_admin_local = listen.admin.ip().is_loopback();
+        let metrics = match listen.metrics {
+            Some(address) => Some(Endpoint {
+                name: "metrics",
+                listener: bind(address).await?,
+                handler: bounded(metrics_router),
+                protocol: Protocol::Http1,
+                tls: None,
+            }),
+            None => None,
+        };
         Ok(Self {
             grpc: Endpoint {
                 name: "grpc",
                 listener: bind(listen.grpc).await?,
                 handler: grpc_services,
                 protocol: Protocol::Http2,
-                tls: acceptor(Protocol::Http2)?,
+                tls: tls_of(Port::Grpc),
             },
             http: Endpoint {
                 name: "http",
                 listener: bind(listen.http).await?,
                 handler: bounded(http_router),
                 protocol: Protocol::Http1,
-                tls: acceptor(Protocol::Http1)?,
+                tls: tls_of(Port::Http),
             },
             admin: Endpoint {
                 name: "admin",
                 listener: bind(listen.admin).await?,
                 handler: bounded(admin_router),
                 protocol: Protocol::Http1,
-                tls: if is_admin_local { None } else { acceptor(Protocol::Http1)? },
+                tls: tls_of(Port::Admin).filter(|_| !is_admin_local),
             },
+            metrics,
         })
     }
 
@@ -162,7 +204,9 @@ impl Endpoints {
             .map(TcpListener::local_addr);
         let (grpc, http, admin) = (grpc?, http?, admin?);
         let store = store::kind(&live.store);
-        tracing::info!(event = "listening", store, %grpc, %http, %admin, "listening");
+        let metrics = self.metrics.as_ref().map(|it| it.listener.local_addr()).transpose()?;
+        let metrics = metrics.map(tracing::field::display);
+        tracing::info!(event = "listening", store, %grpc, %http, %admin, metrics, "listening");
         if is_sample {
             tracing::warn!(
                 event = "sample_in_use",
@@ -178,6 +222,9 @@ impl Endpoints {
         tokio::spawn(self.grpc.serve(limits.clone(), stop.subscribe()));
         tokio::spawn(self.http.serve(limits.clone(), stop.subscribe()));
         tokio::spawn(self.admin.serve(limits.clone(), stop.subscribe()));
+        if let Some(metrics) = self.metrics {
+            tokio::spawn(metrics.serve(limits.clone(), stop.subscribe()));
+        }
     }
 }
 

@@ -36,13 +36,17 @@ pub(crate) struct Settings {
     pub(crate) resource_limits: ResourceLimits,
     #[serde(deserialize_with = "or_default")]
     pub(crate) shutdown: Shutdown,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<ServerTls>,
     #[serde(deserialize_with = "or_default")]
     pub(crate) admin: Admin,
     #[serde(deserialize_with = "or_default")]
     pub(crate) holds: Holds,
     #[serde(deserialize_with = "or_default")]
     pub(crate) auth: Auth,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) http: Http,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) envoy: Envoy,
     pub(crate) xds: Option<Xds>,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
@@ -77,7 +81,7 @@ impl Settings {
             *setting = started_with;
             differs
         }
-        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, xds, .. } =
+        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, http, xds, .. } =
             started_with.clone();
         let ResourceLimits { descriptors, entries, .. } = self.resource_limits;
         let restored = [
@@ -94,6 +98,7 @@ impl Settings {
             ("tls", set(&mut self.tls, tls)),
             ("admin", set(&mut self.admin, admin)),
             ("holds", set(&mut self.holds, holds)),
+            ("http", set(&mut self.http, http)),
             ("xds", set(&mut self.xds, xds)),
         ];
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -107,6 +112,10 @@ pub(crate) struct Listen {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// The address of a port that has only metrics.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The path on that port.
+    pub(crate) metrics_path: String,
 }
 
 impl Default for Listen {
@@ -117,6 +126,8 @@ impl Default for Listen {
             grpc: (any, 8081).into(),
             http: (any, 8080).into(),
             admin: (Ipv4Addr::LOCALHOST, 6070).into(),
+            metrics: None,
+            metrics_path: "/metrics".to_owned(),
         }
     }
 }
@@ -220,6 +231,8 @@ pub(crate) struct Checks {
     pub(crate) failure_mode: FailureMode,
     #[serde(with = "humantime_serde")]
     pub(crate) cache_denials: Duration,
+    /// The part of a limit above which what is used counts as near the limit.
+    pub(crate) near_limit_ratio: f64,
 }
 
 impl Checks {
@@ -236,6 +249,7 @@ impl Default for Checks {
             timeout: Duration::from_millis(50),
             failure_mode: FailureMode::Local,
             cache_denials: Duration::from_secs(1),
+            near_limit_ratio: 0.8,
         }
     }
 }
@@ -287,6 +301,10 @@ pub(crate) struct ResourceLimits {
     /// load balancers keep a connection, or they would send requests on connections that are being closed.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
+    /// The age after which a client is asked to use another connection, over gRPC only: over HTTP/1, a request can be
+    /// lost when its connection ends.
+    #[serde(with = "humantime_serde")]
+    pub(crate) connection_age: Duration,
 }
 
 impl ResourceLimits {
@@ -309,6 +327,7 @@ impl Default for ResourceLimits {
             request_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
+            connection_age: Duration::from_secs(60 * 60),
         }
     }
 }
@@ -338,6 +357,35 @@ pub(crate) struct Tls {
     pub(crate) key: PathBuf,
 }
 
+/// TLS for clients of this service.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerTls {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// A PEM file with the authorities whose clients are accepted. Without it, clients need no certificate.
+    #[serde(default)]
+    pub(crate) client_ca: Option<PathBuf>,
+    /// A name that the certificates of clients must have.
+    #[serde(default)]
+    pub(crate) client_name: Option<String>,
+    /// The ports with TLS. The admin port has none on a loopback address.
+    #[serde(default = "all_ports")]
+    pub(crate) ports: Vec<Port>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Port {
+    Grpc,
+    Http,
+    Admin,
+}
+
+fn all_ports() -> Vec<Port> {
+    vec![Port::Grpc, Port::Http, Port::Admin]
+}
+
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
@@ -352,6 +400,46 @@ pub(crate) struct Admin {
 pub(crate) struct Holds {
     /// The secret that signs tokens, the same for all instances. With the store in memory, a random one will do.
     pub(crate) secret: Option<Secret>,
+}
+
+/// The settings of `/v1/check` and `/v1/hold`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Http {
+    /// The token that clients send as `Authorization: Bearer`. Gateways that call `/auth` need none.
+    pub(crate) token: Option<Secret>,
+}
+
+/// The settings of checks over gRPC.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Envoy {
+    /// True if no limit of a domain denies anything.
+    pub(crate) shadow_mode: bool,
+    /// True if all limits of domains are in quota mode.
+    pub(crate) quota_mode: bool,
+    /// True if several files or resources may have the same domain.
+    pub(crate) merge_domains: bool,
+    /// The headers of envoyproxy/ratelimit, in addition to `RateLimit` and `RateLimit-Policy`.
+    pub(crate) headers: Option<EnvoyHeaders>,
+}
+
+/// The names of headers about the limit that is closest to being reached.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EnvoyHeaders {
+    pub(crate) limit: HeaderOption,
+    pub(crate) remaining: HeaderOption,
+    pub(crate) reset: HeaderOption,
+}
+
+impl Default for EnvoyHeaders {
+    fn default() -> Self {
+        let [limit, remaining, reset] =
+            ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]
+                .map(|name| HeaderOption(HeaderName::from_static(name)));
+        Self { limit, remaining, reset }
+    }
 }
 
 /// The control plane that sends domains, in addition to those in files.

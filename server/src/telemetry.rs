@@ -2,10 +2,13 @@
 
 use std::error::Error;
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::Duration;
 
+use metrics::Counter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Old values of histograms are dropped this often.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -16,19 +19,28 @@ pub(crate) const UNCOUNTED: &str = "fleetlimit.server.uncounted";
 pub(crate) const RELOAD_FAILED: &str = "fleetlimit.server.reload.failed";
 pub(crate) const OVERRULED: &str = "fleetlimit.server.overruled";
 pub(crate) const GRPC_ERRORS: &str = "fleetlimit.server.grpc.errors";
+pub(crate) const NEAR_LIMIT: &str = "fleetlimit.server.near_limit";
 pub(crate) const XDS_CONNECTED: &str = "fleetlimit.server.xds.connected";
 pub(crate) const XDS_UPDATES: &str = "fleetlimit.server.xds.updates";
 pub(crate) const XDS_REJECTED: &str = "fleetlimit.server.xds.rejected";
 pub(crate) const CONNECTIONS_REFUSED: &str = "fleetlimit.server.connections.refused";
 
-/// `RUST_LOG` selects what is logged: `info` by default.
-pub(crate) fn init_logs() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// `RUST_LOG` selects what is logged, instead of this level: `info` by default.
+pub(crate) fn init_logs(level: Option<LevelFilter>, format: LogFormat) {
+    let default = level.unwrap_or(LevelFilter::INFO).to_string();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
 }
 
 /// # Errors
@@ -61,6 +73,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         "Checks that a list, a block or a limit of 0 has decided, not a policy"
     );
     metrics::describe_counter!(
+        NEAR_LIMIT,
+        "Checks that a policy allows, and after which a quota of it is used beyond `checks.near_limit_ratio`"
+    );
+    metrics::describe_counter!(
         GRPC_ERRORS,
         "Requests over gRPC that got an error instead of a decision, by status code"
     );
@@ -81,6 +97,11 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         }
     });
     Ok(handle)
+}
+
+/// The counter of checks near the limit of a policy.
+pub(crate) fn near_limit(policy: &Arc<str>) -> Counter {
+    metrics::counter!(NEAR_LIMIT, "policy" => policy.clone())
 }
 
 pub(crate) fn reloaded(has_worked: bool) {

@@ -1,41 +1,33 @@
 //! The bearer token of the admin API, and what is allowed without it.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderValue, StatusCode};
-use sha2::{Digest, Sha256};
 
-use crate::http::problem;
+use crate::bearer::BearerToken;
+use crate::http::{problem, unauthorized};
 use crate::secret::Secret;
 
 /// Decides which requests may use the API, and which may read metrics.
 #[derive(Clone)]
 pub(super) struct Guard {
-    /// Only its hash. Without a token, the port is on a loopback address.
-    token: Option<Arc<[u8]>>,
+    /// Without a token, the port is on a loopback address.
+    token: Option<BearerToken>,
     is_loopback: bool,
 }
 
 impl Guard {
     pub(super) fn new(token: Option<&Secret>, is_loopback: bool) -> Self {
-        let token = token.map(|token| Sha256::digest(token.expose()).as_slice().into());
-        Self { token, is_loopback }
+        Self { token: token.map(BearerToken::new), is_loopback }
     }
 
-    /// Compares hashes, so timing reveals nothing about the token.
     fn has_token(&self, request: &Request) -> bool {
-        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = header.and_then(|value| value.strip_prefix("Bearer "));
-        self.token
-            .as_deref()
-            .zip(given)
-            .is_some_and(|(expected, given)| Sha256::digest(given).as_slice() == expected)
+        self.token.as_ref().is_some_and(|token| token.is_in(request.headers()))
     }
 
     /// Returns false if a page of another site may have made a browser send the request, or may read the response
@@ -65,11 +57,7 @@ pub(super) async fn require_token(
     request: Request,
     next: Next,
 ) -> Response {
-    if guard.has_token(&request) {
-        next.run(request).await
-    } else {
-        problem(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong")
-    }
+    if guard.has_token(&request) { next.run(request).await } else { unauthorized() }
 }
 
 pub(super) async fn require_same_site(

@@ -1,9 +1,10 @@
-//! `/healthz` and `/readyz`.
+//! `/healthz`, `/readyz`, and `/healthcheck` of envoyproxy/ratelimit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::extract::State;
 use axum::routing::get;
 use http::StatusCode;
 
@@ -37,10 +38,8 @@ impl Readiness {
     }
 
     fn unready_because(&self) -> Option<&'static str> {
-        if self.is_ending.load(Ordering::Relaxed) {
-            Some("shutting down\n")
-        } else if self.live.waits_for_control_plane() {
-            Some("the control plane has not sent a configuration yet\n")
+        if let Some(reason) = self.unusable_because() {
+            Some(reason)
         } else if self.can_decide.load(Ordering::Relaxed) {
             None
         } else {
@@ -48,16 +47,37 @@ impl Readiness {
         }
     }
 
-    fn status(&self) -> (StatusCode, &'static str) {
-        match self.unready_because() {
-            None => (StatusCode::OK, "ready\n"),
-            Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
+    /// The reason not to send requests, whatever the state of the store.
+    fn unusable_because(&self) -> Option<&'static str> {
+        if self.is_ending.load(Ordering::Relaxed) {
+            Some("shutting down\n")
+        } else if self.live.waits_for_control_plane() {
+            Some("the control plane has not sent a configuration yet\n")
+        } else {
+            None
         }
+    }
+
+    fn status(&self) -> (StatusCode, &'static str) {
+        status("ready\n", self.unready_because())
+    }
+
+    /// Orchestrators restart a process for which this fails, so it does not depend on the store.
+    fn healthcheck(&self) -> (StatusCode, &'static str) {
+        status("OK", self.unusable_because())
     }
 }
 
+fn status(good: &'static str, problem: Option<&'static str>) -> (StatusCode, &'static str) {
+    problem.map_or((StatusCode::OK, good), |problem| (StatusCode::SERVICE_UNAVAILABLE, problem))
+}
+
 pub(crate) fn router(readiness: Arc<Readiness>) -> Router {
+    let healthcheck = async |State(readiness): State<Arc<Readiness>>| readiness.healthcheck();
+    let readyz = async |State(readiness): State<Arc<Readiness>>| readiness.status();
     Router::new()
         .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(async move || readiness.status()))
+        .route("/readyz", get(readyz))
+        .route("/healthcheck", get(healthcheck))
+        .with_state(readiness)
 }

@@ -1,11 +1,12 @@
 //! The admin listener: what operators and their tools ask for.
 //!
-//! `api` is what needs the token (`auth`), `page` the live page, and `health` serves `/healthz` and `/readyz`,
-//! which the HTTP port has, too.
+//! `api` is what needs the token (`auth`), `page` the live page, `metrics` is for Prometheus, and
+//! `health` serves `/healthz`, `/readyz` and `/healthcheck`, which the HTTP port has, too.
 
 mod api;
 mod auth;
 mod health;
+mod metrics;
 mod page;
 
 use std::sync::Arc;
@@ -13,19 +14,19 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware;
 use axum::routing::{get, post};
-use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::live::Live;
 use crate::secret::Secret;
 
 pub(crate) use health::{Readiness, router as health_router};
+pub(crate) use metrics::Metrics;
 
 /// Health checks and metrics need no token: probes and scrapers rarely have one. The page has no data.
 pub(crate) fn router(
     live: Arc<Live>,
     token: Option<&Secret>,
     readiness: Arc<Readiness>,
-    prometheus: PrometheusHandle,
+    metrics: &Metrics,
 ) -> Router {
     let api = Router::new()
         .route("/api/status", get(api::status))
@@ -41,11 +42,7 @@ pub(crate) fn router(
     let is_loopback = live.active().settings.listen.admin.ip().is_loopback();
     let guard = auth::Guard::new(token, is_loopback);
     let same_site = middleware::from_fn_with_state(guard.clone(), auth::require_same_site);
-    let render = async move || {
-        live.in_flight.refresh();
-        prometheus.render() + &live.details.render()
-    };
-    let metrics = Router::new().route("/metrics", get(render));
+    let metrics = metrics.router("/metrics");
     let router = match token {
         Some(_) => api
             .layer(middleware::from_fn_with_state(guard, auth::require_token))

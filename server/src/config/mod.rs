@@ -1,6 +1,7 @@
 //! The configuration: the content of all files, checked as a whole.
 //!
-//! `load` makes one from its `source`, with the `overrides` of the command line and the environment. `reader`
+//! `load` makes one from its `source`, with the `overrides` of the command line and the environment, and
+//! the environment of envoyproxy/ratelimit (`ratelimit_env`). `reader`
 //! reads the files, and collects what is wrong with them. `lenient` deserializes a `document` repeatedly,
 //! each time without the entries that failed. `secrets` finds the values of secrets in a document, so that no
 //! message shows them. `validation` has the rules that do not depend on files. `files` notices changes, and
@@ -12,6 +13,7 @@ mod lenient;
 mod load;
 mod overrides;
 mod places;
+mod ratelimit_env;
 mod reader;
 mod secrets;
 mod source;
@@ -28,11 +30,12 @@ use fleetlimit::{AnyStore, PolicySet};
 use crate::domain::Domains;
 use crate::lists::Lists;
 use crate::settings::Settings;
-use crate::tls::Certificate;
+use crate::tls::ServerTls;
 
 pub(crate) use files::Read;
 pub(crate) use overrides::Overrides;
-pub(crate) use source::{Origin, Source};
+pub(crate) use ratelimit_env::RatelimitEnv;
+pub(crate) use source::{Origin, Source, WithoutEffect};
 // The errors of a configuration are its result, too.
 pub(crate) use crate::errors::Errors;
 
@@ -56,5 +59,5 @@ pub(crate) struct Config {
 pub(crate) struct Service {
     pub(crate) config: Config,
     pub(crate) store: AnyStore,
-    pub(crate) tls: Option<Arc<Certificate>>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
 }

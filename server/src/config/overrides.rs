@@ -29,6 +29,9 @@ pub(crate) struct Overrides {
     /// Bearer token for the admin API
     #[arg(long, env = "FLEETLIMIT_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
+    /// Bearer token for /v1/check and /v1/hold
+    #[arg(long, env = "FLEETLIMIT_HTTP_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    http_token: Option<String>,
     /// Secret that signs the tokens of holds
     #[arg(long, env = "FLEETLIMIT_HOLDS_SECRET", value_name = "SECRET", hide_env_values = true)]
     holds_secret: Option<String>,
@@ -67,16 +70,17 @@ pub(crate) struct Overrides {
 }
 
 impl Overrides {
-    /// Adds the sections in which something has been left out, because it is wrong, to `incomplete`.
-    pub(super) fn apply(
-        &self,
-        settings: &mut Settings,
-        places: &mut Places,
-        errors: &mut Errors,
-        incomplete: &mut HashSet<String>,
-    ) {
-        let Settings { listen, checks, shutdown, admin, holds, store, .. } = settings;
-        let mut set = SettingsWriter { places, errors, incomplete };
+    /// Leaves `REDIS_URL` of the environment to [`RatelimitEnv`], which reads it in another way.
+    pub(crate) fn leave_redis_url(&mut self, of_environment: Option<&str>) {
+        self.redis_url.take_if(|url| of_environment == Some(url));
+    }
+
+    pub(super) fn has_admin_token(&self) -> bool {
+        self.admin_token.is_some()
+    }
+
+    pub(super) fn apply(&self, settings: &mut Settings, set: &mut SettingsWriter<'_>) {
+        let Settings { listen, checks, shutdown, admin, holds, http, store, .. } = settings;
         for (setting, text, name, variable) in [
             (&mut listen.grpc, &self.grpc, "listen.grpc", "FLEETLIMIT_GRPC"),
             (&mut listen.http, &self.http, "listen.http", "FLEETLIMIT_HTTP"),
@@ -116,11 +120,13 @@ impl Overrides {
         set.value(&mut checks.failure_mode, mode, "checks.failure_mode", variable);
         let token = self.admin_token.clone().map(|token| Some(Secret::from(token)));
         set.value(&mut admin.token, token, "admin.token", "FLEETLIMIT_ADMIN_TOKEN");
+        let token = self.http_token.clone().map(|token| Some(Secret::from(token)));
+        set.value(&mut http.token, token, "http.token", "FLEETLIMIT_HTTP_TOKEN");
         let secret = self.holds_secret.clone().map(|secret| Some(Secret::from(secret)));
         set.value(&mut holds.secret, secret, "holds.secret", "FLEETLIMIT_HOLDS_SECRET");
         let prefix = self.key_prefix.clone().map(Some);
         set.value(&mut store.key_prefix, prefix, "store.key_prefix", "FLEETLIMIT_KEY_PREFIX");
-        self.apply_servers(store, &mut set);
+        self.apply_servers(store, set);
     }
 
     /// Servers in the environment replace those in the settings.
@@ -149,14 +155,15 @@ impl Overrides {
 }
 
 /// Replaces settings, and notes by which variables.
-struct SettingsWriter<'a> {
-    places: &'a mut Places,
-    errors: &'a mut Errors,
-    incomplete: &'a mut HashSet<String>,
+pub(super) struct SettingsWriter<'a> {
+    pub(super) places: &'a mut Places,
+    pub(super) errors: &'a mut Errors,
+    /// The sections in which something has been left out, because it is wrong.
+    pub(super) incomplete: &'a mut HashSet<String>,
 }
 
 impl SettingsWriter<'_> {
-    fn value<T>(
+    pub(super) fn value<T>(
         &mut self,
         setting: &mut T,
         value: Option<T>,
@@ -180,7 +187,7 @@ impl SettingsWriter<'_> {
         value.map_err(|error| self.error(variable, format!("`{}`: {error}", excerpt(text)))).ok()
     }
 
-    fn urls(
+    pub(super) fn urls(
         &mut self,
         urls: &[String],
         name: &'static str,
@@ -198,7 +205,7 @@ impl SettingsWriter<'_> {
         valid.collect()
     }
 
-    fn error(&mut self, variable: &str, error: impl Display) {
+    pub(super) fn error(&mut self, variable: &str, error: impl Display) {
         self.errors.add(Path::new(variable), Location::UNKNOWN, error);
     }
 }

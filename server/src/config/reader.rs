@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::document::Document;
 use super::files::{Files, files_at};
+use super::overrides::SettingsWriter;
 use super::places::Places;
 use super::secrets;
 use super::source::{Origin, Source};
@@ -26,9 +27,11 @@ use crate::domain::{DomainFile, Domains, Known, Resource};
 use crate::holds;
 use crate::lists::Lists;
 use crate::secret::{excerpt, excerpt_of_path};
-use crate::settings::{Auth, ClientTls, Settings, StoreSettings, Tls, Xds};
+use crate::settings::{
+    Auth, ClientTls, ServerTls as ServerTlsSettings, Settings, StoreSettings, Tls, Xds,
+};
 use crate::store;
-use crate::tls::{self, Certificate};
+use crate::tls::{self, ClientVerifier, KeyPair, ServerTls};
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
 /// What errors name as the file of the resources of a control plane.
@@ -79,6 +82,7 @@ impl<'a> Reader<'a> {
         self.text = match &self.source.origin {
             Origin::Sample => SAMPLE.to_owned(),
             Origin::Variable(text) => text.clone(),
+            Origin::Ratelimit => String::new(),
             Origin::File(file) => {
                 self.files.watch(file.clone());
                 let text = self.files.read_text(file);
@@ -97,7 +101,11 @@ impl<'a> Reader<'a> {
         self.incomplete = incomplete;
         let mut settings: Settings = value?;
         let Self { source, places, errors, incomplete, .. } = self;
-        source.overrides.apply(&mut settings, places, errors, incomplete);
+        let mut writer = SettingsWriter { places, errors, incomplete };
+        if let Some(variables) = &source.ratelimit {
+            variables.apply(&mut settings, source.overrides.has_admin_token(), &mut writer);
+        }
+        source.overrides.apply(&mut settings, &mut writer);
         let limits_nothing = settings.policies.is_empty()
             && settings.domains.is_empty()
             && settings.xds.is_none()
@@ -192,36 +200,51 @@ impl<'a> Reader<'a> {
     /// The authorities, and a certificate with its key. `None` if something is wrong with a file.
     fn client_tls(&mut self, setting: &'static str, files: &ClientTls) -> Option<ClientPem> {
         let ca = files.ca.as_ref();
-        let ca = ca.map(|file| self.pem(&format!("{setting}.ca"), file, tls::check_authorities));
+        let ca = ca.map(|file| self.pem(&format!("{setting}.ca"), file, tls::authorities));
         let client = files.client.as_ref();
         let client = client.map(|files| self.key_pair(&format!("{setting}.client"), files));
         // Those that are given have to be valid.
         let ca = ca.map_or(Some(None), |ca| ca.map(Some))?;
         let client = client.map_or(Some(None), |client| client.map(Some))?;
-        Some((ca.map(|((), pem)| pem), client.map(|(_, pem)| pem)))
+        Some((ca.map(|(_, pem)| pem), client.map(|(_, pem)| pem)))
     }
 
     /// Reads the certificate, also on a reload, which then reports the errors that would make a restart fail.
-    pub(super) fn tls(&mut self, files: Option<&Tls>) -> Option<Option<Arc<Certificate>>> {
+    pub(super) fn tls(
+        &mut self,
+        settings: Option<&ServerTlsSettings>,
+    ) -> Option<Option<Arc<ServerTls>>> {
         if self.is_incomplete("tls") {
             return None;
         }
-        let Some(files) = files else { return Some(None) };
-        let (certificate, _) = self.key_pair("tls", files)?;
-        Some(Some(certificate.into()))
+        let Some(settings) = settings else { return Some(None) };
+        let files = Tls { certificate: settings.certificate.clone(), key: settings.key.clone() };
+        let key_pair = self.key_pair("tls", &files);
+        let authorities = settings.client_ca.as_ref();
+        let authorities = authorities.map(|file| self.pem("tls.client_ca", file, tls::authorities));
+        // Those that are given have to be valid.
+        let authorities = authorities.map_or(Some(None), |ca| ca.map(Some))?;
+        let clients = authorities.map(|(authorities, _)| {
+            let clients = ClientVerifier::new(authorities, settings.client_name.as_deref());
+            clients.map_err(|error| {
+                self.add_error("tls.client_name", format!("tls.client_name: {error}"))
+            })
+        });
+        let server_tls = ServerTls::new(key_pair?.0, clients.transpose().ok()?);
+        let server_tls = server_tls.map_err(|error| self.add_error("tls", format!("tls: {error}")));
+        Some(Some(server_tls.ok()?.into()))
     }
 
     /// A certificate with its key, and the contents of both files.
-    fn key_pair(&mut self, setting: &str, files: &Tls) -> Option<(Certificate, [Vec<u8>; 2])> {
+    fn key_pair(&mut self, setting: &str, files: &Tls) -> Option<(KeyPair, [Vec<u8>; 2])> {
         let Tls { certificate, key } = files;
         let certificate =
             self.pem(&format!("{setting}.certificate"), certificate, tls::certificates);
         let key = self.pem(&format!("{setting}.key"), key, tls::key);
         let ((certificates, certificate_pem), (key, key_pem)) = (certificate?, key?);
-        let certificate = Certificate::new(certificates, key);
-        let certificate =
-            certificate.map_err(|error| self.add_error(setting, format!("{setting}: {error}")));
-        Some((certificate.ok()?, [certificate_pem, key_pem]))
+        let pair = KeyPair::new(certificates, key);
+        let pair = pair.map_err(|error| self.add_error(setting, format!("{setting}: {error}")));
+        Some((pair.ok()?, [certificate_pem, key_pem]))
     }
 
     /// Reads a PEM file, and returns it parsed and as bytes.
@@ -329,7 +352,7 @@ impl<'a> Reader<'a> {
     }
 
     fn domains(&mut self, settings: &Settings, policies: &PolicySet) -> Domains {
-        let mut domains = Domains::default();
+        let mut domains = Domains::new(settings.envoy.clone());
         let base = self.name.parent().unwrap_or(Path::new("")).to_owned();
         for path in &settings.domains {
             let at = base.join(&path.value);

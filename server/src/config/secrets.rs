@@ -6,9 +6,10 @@ use super::lenient::Names;
 use crate::secret::RedisUrl;
 
 /// Fields whose value is a secret, or may be one by mistake: the password instead of the file that has it.
-const SECRETS: [&str; 9] = [
+const SECRETS: [&str; 10] = [
     "admin.token",
     "holds.secret",
+    "http.token",
     "store.redis",
     "store.cluster",
     "store.sentinel.urls",

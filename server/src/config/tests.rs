@@ -8,6 +8,7 @@ use clap::{Args, Command, FromArgMatches};
 use serde_json::Value;
 
 use super::document::Document;
+use super::overrides::SettingsWriter;
 use super::places::Places;
 use super::{Errors, Overrides};
 use crate::settings::Settings;
@@ -127,7 +128,9 @@ fn each_variable_is_documented_with_the_setting_that_it_overrides() {
             let mut settings = Settings::default();
             let (mut places, mut errors) = (Places::new(Path::new("")), Errors::default());
             let overrides = Overrides::from_arg_matches(&matches).unwrap();
-            overrides.apply(&mut settings, &mut places, &mut errors, &mut HashSet::new());
+            let (places, errors) = (&mut places, &mut errors);
+            let incomplete = &mut HashSet::new();
+            overrides.apply(&mut settings, &mut SettingsWriter { places, errors, incomplete });
             at(&json(&settings), setting) != at(&defaults, setting)
         };
         let values = ["127.0.0.1:1", "redis://a", "closed", "7s", "7"];

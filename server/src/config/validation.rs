@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::settings::{Auth, Holds, ResourceLimits, Settings, StoreSettings};
+use crate::secret::Secret;
+use crate::settings::{Auth, Holds, ResourceLimits, ServerTls, Settings, StoreSettings};
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// The fewest bytes of the admin token, and of the secret of holds. A shorter one could be guessed.
+/// The fewest bytes of a token, and of the secret of holds. A shorter one could be guessed.
 const MIN_SECRET: usize = 16;
 
 /// The settings that are wrong, by name, and messages.
@@ -19,7 +20,10 @@ type Found = Vec<(&'static str, String)>;
 pub(super) fn errors_in(settings: &Settings, incomplete: &HashSet<String>) -> Found {
     let mut errors = of_store(&settings.store, incomplete.contains("store"));
     errors.extend(of_checks(settings));
+    errors.extend(of_listen(settings));
     errors.extend(of_admin(settings, incomplete.contains("admin")));
+    errors.extend(of_token("http.token", settings.http.token.as_ref()));
+    errors.extend(of_tls(settings.tls.as_ref()));
     errors.extend(of_holds(&settings.holds));
     errors.extend(of_limits(&settings.resource_limits));
     errors.extend(of_auth(&settings.auth));
@@ -55,6 +59,11 @@ fn of_checks(settings: &Settings) -> Found {
     if settings.checks.timeout.is_zero() {
         add("checks.timeout: must be more than 0s");
     }
+    if !(0.0..=1.0).contains(&settings.checks.near_limit_ratio) {
+        let message = "checks.near_limit_ratio: must be 0 to 1";
+        errors.push(("checks.near_limit_ratio", message.to_owned()));
+    }
+    let mut add = |message: &str| errors.push(("checks.timeout", message.to_owned()));
     if !settings.resource_limits.request_timeout.is_zero() && !settings.failure_mode_answers() {
         add(
             "checks.timeout: must be less than resource_limits.request_timeout, so that the failure mode answers",
@@ -72,18 +81,46 @@ fn of_admin(settings: &Settings, is_incomplete: bool) -> Found {
         let is_needed = !address.ip().is_loopback() && !is_incomplete;
         return is_needed.then_some(("listen.admin", message)).into_iter().collect();
     };
+    of_token("admin.token", Some(token))
+}
+
+fn of_token(setting: &'static str, token: Option<&Secret>) -> Found {
+    let Some(token) = token else { return Found::new() };
     let message = if token.expose().len() < MIN_SECRET {
         format!(
-            "admin.token must have at least {MIN_SECRET} bytes: `openssl rand -hex 32` prints a good one"
+            "{setting} must have at least {MIN_SECRET} bytes: `openssl rand -hex 32` prints a good one"
         )
     } else if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-        "admin.token has a character that a header cannot carry, such as a line break: use letters, digits and \
-         punctuation of ASCII"
-            .to_owned()
+        format!(
+            "{setting} has a character that a header cannot carry, such as a line break: use letters, digits and \
+             punctuation of ASCII"
+        )
     } else {
         return Found::new();
     };
-    vec![("admin.token", message)]
+    vec![(setting, message)]
+}
+
+fn of_listen(settings: &Settings) -> Found {
+    let path = &settings.listen.metrics_path;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let is_path = path.starts_with('/') && path.bytes().all(is_plain);
+    let message = "listen.metrics_path: must be a path such as /metrics".to_owned();
+    (!is_path).then_some(("listen.metrics_path", message)).into_iter().collect()
+}
+
+fn of_tls(tls: Option<&ServerTls>) -> Found {
+    let mut errors = Found::new();
+    let Some(tls) = tls else { return errors };
+    if tls.client_name.is_some() && tls.client_ca.is_none() {
+        let message = "tls.client_name: needs `client_ca`, the authorities of the clients";
+        errors.push(("tls.client_name", message.to_owned()));
+    }
+    if tls.ports.is_empty() {
+        let message = "tls.ports: name at least one of `grpc`, `http` and `admin`";
+        errors.push(("tls.ports", message.to_owned()));
+    }
+    errors
 }
 
 fn of_holds(holds: &Holds) -> Found {
@@ -99,6 +136,7 @@ fn of_limits(limits: &ResourceLimits) -> Found {
     for (setting, is_zero) in [
         ("resource_limits.request_timeout", limits.request_timeout.is_zero()),
         ("resource_limits.idle_timeout", limits.idle_timeout.is_zero()),
+        ("resource_limits.connection_age", limits.connection_age.is_zero()),
         ("resource_limits.header_bytes", limits.header_bytes == 0),
         ("resource_limits.request_bytes", limits.request_bytes == 0),
         ("resource_limits.descriptors", limits.descriptors == 0),

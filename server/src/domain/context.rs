@@ -10,6 +10,7 @@ use super::format::DomainFile;
 use super::policy_name::DescriptorPath;
 use crate::errors::Errors;
 use crate::secret::start;
+use crate::settings::Envoy;
 
 /// The most characters of a key or value in a message.
 const MOST_CHARS: usize = 40;
@@ -19,6 +20,8 @@ pub(super) struct Context<'a> {
     pub(super) file: &'a Path,
     pub(super) domain: &'a DomainFile,
     pub(super) known: Known<'a>,
+    /// What applies to all domains.
+    pub(super) options: &'a Envoy,
     pub(super) errors: &'a mut Errors,
     /// The path to the descriptor that is checked.
     pub(super) path: Vec<(&'a str, Option<&'a str>)>,

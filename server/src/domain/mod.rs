@@ -26,6 +26,7 @@ use self::context::Context;
 use self::policy_name::override_name;
 use self::tree::Node;
 use crate::errors::Errors;
+use crate::settings::Envoy;
 
 pub(crate) use context::Known;
 pub(crate) use format::DomainFile;
@@ -38,11 +39,12 @@ pub(crate) use unit::Unit;
 #[derive(Debug, Default)]
 pub(crate) struct Domains {
     domains: HashMap<String, Domain>,
+    options: Envoy,
 }
 
 impl Serialize for Domains {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut files: Vec<_> = self.domains.values().map(|domain| &domain.file).collect();
+        let mut files: Vec<_> = self.domains.values().flat_map(|domain| &domain.files).collect();
         files.sort_by_key(|file| &file.domain.value);
         serializer.collect_seq(files)
     }
@@ -50,12 +52,17 @@ impl Serialize for Domains {
 
 #[derive(Debug)]
 struct Domain {
-    file: DomainFile,
+    /// The file with the domain, or several if they are merged.
+    files: Vec<DomainFile>,
     root: Node,
     overrides: String,
 }
 
 impl Domains {
+    pub(crate) fn new(options: Envoy) -> Self {
+        Self { domains: HashMap::new(), options }
+    }
+
     /// Adds the domain of a file.
     pub(crate) fn add(
         &mut self,
@@ -68,14 +75,29 @@ impl Domains {
         if name.is_empty() {
             errors.add(path, file.domain.referenced, "the domain is empty");
         }
-        if self.domains.contains_key(name) {
-            let message = format!("another file or resource has the domain `{name}` too");
+        let options = &self.options;
+        if self.domains.contains_key(name) && !options.merge_domains {
+            let message = format!(
+                "another file or resource has the domain `{name}` too: put all descriptors into one, or set \
+                 `envoy.merge_domains` (MERGE_DOMAIN_CONFIG)"
+            );
             errors.add(path, file.domain.referenced, message);
         }
-        let mut context = Context { file: path, domain: &file, known, errors, path: Vec::new() };
-        let root = Node::new(&mut context);
-        let overrides = override_name(name);
-        self.domains.insert(name.clone(), Domain { file, root, overrides });
+        let domain = self.domains.entry(name.clone()).or_insert_with(|| Domain {
+            files: Vec::new(),
+            root: Node::default(),
+            overrides: override_name(name),
+        });
+        let path_to_root = Vec::new();
+        domain.root.add(&mut Context {
+            file: path,
+            domain: &file,
+            known,
+            options,
+            errors,
+            path: path_to_root,
+        });
+        domain.files.push(file);
     }
 
     /// The limit of a descriptor with these keys and values. All of them have to match.
@@ -93,14 +115,15 @@ impl Domains {
 
     /// Returns true if requests to this domain may give permits back.
     pub(crate) fn has_negative_hits(&self, domain: &str) -> bool {
-        self.domains.get(domain).is_some_and(|domain| domain.file.negative_hits)
+        let mut files = self.domains.get(domain).into_iter().flat_map(|domain| &domain.files);
+        files.any(|file| file.negative_hits)
     }
 
     /// The policy of the limits that requests to this domain have (overrides): its name, and whether hits that are
     /// denied are counted, too, if the file says so.
     pub(crate) fn overrides(&self, domain: &str) -> Option<(&str, Option<bool>)> {
-        let Domain { file, overrides, .. } = self.domains.get(domain)?;
-        Some((overrides, file.count_denied))
+        let Domain { files, overrides, .. } = self.domains.get(domain)?;
+        Some((overrides, files.iter().find_map(|file| file.count_denied)))
     }
 
     /// Returns true if the numbers of a policy are those of the requests.

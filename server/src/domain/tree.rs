@@ -9,7 +9,7 @@ use super::format::Descriptor;
 use super::pattern::Pattern;
 use super::rule::{Limit, Rule};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Node {
     rule: Option<Rule>,
     /// True if metrics tell its values apart.
@@ -43,11 +43,10 @@ pub(crate) struct Match<'a> {
 }
 
 impl Node {
-    /// The descriptors of a domain, with everything that is wrong with them among the errors.
-    pub(super) fn new(context: &mut Context<'_>) -> Self {
+    /// Adds the descriptors of a file, with everything that is wrong with them among the errors.
+    pub(super) fn add(&mut self, context: &mut Context<'_>) {
         let domain = context.domain;
-        let children = children(&domain.descriptors, context);
-        Self { rule: None, value_to_metric: false, children }
+        add_children(&mut self.children, &domain.descriptors, context);
     }
 
     /// Finds the limit of a descriptor. An exact value is preferred to a wildcard, and a wildcard to any value. There
@@ -134,11 +133,11 @@ fn label(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Option<String> {
     Some(steps.iter().map(level).collect::<Vec<_>>().join("."))
 }
 
-fn children<'a>(
+fn add_children<'a>(
+    by_key: &mut HashMap<String, Children>,
     descriptors: &'a [Descriptor],
     context: &mut Context<'a>,
-) -> HashMap<String, Children> {
-    let mut by_key: HashMap<String, Children> = HashMap::new();
+) {
     for descriptor in descriptors {
         let (key, at) = (descriptor.key.value.as_str(), descriptor.key.referenced);
         let value = descriptor.value.as_ref().map(|value| value.value.as_str());
@@ -152,7 +151,8 @@ fn children<'a>(
             context.error(at, message);
         }
         let rule = Rule::new(descriptor, context);
-        let children = children(&descriptor.descriptors, context);
+        let mut children = HashMap::new();
+        add_children(&mut children, &descriptor.descriptors, context);
         let node = Node { rule, value_to_metric: descriptor.value_to_metric, children };
 
         let siblings = by_key.entry(key.to_owned()).or_default();
@@ -181,5 +181,4 @@ fn children<'a>(
         }
         context.path.pop();
     }
-    by_key
 }

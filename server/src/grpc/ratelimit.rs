@@ -83,7 +83,7 @@ impl RateLimitService {
                 self.live.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
-        Ok(response(request, &outcomes, overall))
+        Ok(response(active, request, &outcomes, overall))
     }
 }
 
@@ -300,15 +300,17 @@ fn unavailable() -> Status {
 }
 
 fn response(
+    active: &Active,
     request: &RateLimitRequest,
     outcomes: &[Outcome<'_>],
     overall: Overall,
 ) -> RateLimitResponse {
+    let further_headers = active.settings.envoy.headers.as_ref();
     let code = if overall == Overall::Allowed { Code::Ok } else { Code::OverLimit };
     RateLimitResponse {
         overall_code: code.into(),
         statuses: outcomes.iter().map(status).collect(),
-        response_headers_to_add: headers(outcomes, overall),
+        response_headers_to_add: headers(outcomes, overall, further_headers),
         dynamic_metadata: metadata(request, outcomes),
         ..RateLimitResponse::default()
     }

@@ -3,8 +3,8 @@
 //!
 //! `hold` takes permits that a client keeps, and gives them back.
 //!
-//! `body` and `costs` read a request. `listed` is the answer about a key on a list. `decision_json` is a decision as JSON, here and in `/api/peek` of the
-//! admin API; about a key that is on a list or blocked, `check` writes less. `problem` writes errors, and what
+//! `body` and `costs` read a request. `listed` is the answer about a key on a list. `decision_json` is a decision as
+//! JSON, here and in `/api/peek` of the admin API; about a key that is on a list or blocked, `check` writes less. `problem` writes errors, and what
 //! `auth` denies by a list. Denials by a policy are those of the library (`layer/problem.rs`).
 
 mod auth;
@@ -19,26 +19,39 @@ mod unchecked;
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::{any, post};
+use axum::{Router, middleware};
 
+use crate::bearer::BearerToken;
 use crate::live::Live;
+use crate::secret::Secret;
 
 pub(crate) use body::Body;
 pub(crate) use costs::costs;
 pub(crate) use decision_json::DecisionJson;
 use listed::listed_response;
-pub(crate) use problem::{problem, unknown_policy};
+pub(crate) use problem::{problem, unauthorized, unknown_policy};
 
-pub(crate) fn router(live: Arc<Live>) -> Router {
-    Router::new()
+/// With a token, only clients that send it may use `/v1/`. Gateways cannot, so `/auth` needs none: it has `auth.gateways`.
+pub(crate) fn router(live: Arc<Live>, token: Option<&Secret>) -> Router {
+    let mut api = Router::new()
         .route("/v1/check", post(check::check))
         .route("/v1/hold", post(hold::hold))
         .route("/v1/hold/extend", post(hold::extend))
         .route("/v1/hold/settle", post(hold::settle))
-        .route("/v1/hold/release", post(hold::release))
-        .route("/auth", any(auth::auth))
-        .with_state(live)
+        .route("/v1/hold/release", post(hold::release));
+    if let Some(token) = token {
+        api =
+            api.route_layer(middleware::from_fn_with_state(BearerToken::new(token), require_token));
+    }
+    api.route("/auth", any(auth::auth)).with_state(live)
+}
+
+async fn require_token(State(token): State<BearerToken>, request: Request, next: Next) -> Response {
+    if token.is_in(request.headers()) { next.run(request).await } else { unauthorized() }
 }
 
 /// The cost of a check that names none.

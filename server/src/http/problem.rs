@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
@@ -12,6 +12,12 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(crate) fn unknown_policy(name: &str) -> Response {
     problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"))
+}
+
+/// The response to a request without the token.
+pub(crate) fn unauthorized() -> Response {
+    let response = problem(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong");
+    ([(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))], response).into_response()
 }
 
 pub(crate) fn problem(status: StatusCode, detail: &str) -> Response {

@@ -173,22 +173,30 @@ descriptors:
     assert_eq!(
         shown["settings"],
         json!({
-            "listen": { "grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:0" },
+            "listen": {
+                "grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:0",
+                "metrics": null, "metrics_path": "/metrics",
+            },
             "store": {
                 "redis": null, "cluster": [], "sentinel": null, "tls": null,
                 "key_prefix": null, "connections": null, "instances": null, "max_keys": 1000,
                 "password_file": null, "max_connection_age": null, "keepalive": null,
                 "one_key_per_call": false,
             },
-            "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
+            "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s", "near_limit_ratio": 0.8 },
             "resource_limits": {
                 "connections": 4096, "streams": 1024, "header_bytes": 65536,
                 "request_bytes": 262144, "descriptors": 3, "entries": 64, "request_timeout": "5s",
                 "idle_timeout": "1m 15s", "handshake_timeout": "10s", "connections_per_address": null,
+                "connection_age": "1h",
             },
             "shutdown": { "delay": "1s", "timeout": "10s" },
             "tls": null,
             "xds": null,
+            "http": { "token": null },
+            "envoy": {
+                "shadow_mode": false, "quota_mode": false, "merge_domains": false, "headers": null,
+            },
             "admin": { "token": "(hidden)" },
             "holds": { "secret": "(hidden)" },
             "auth": {

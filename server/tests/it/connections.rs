@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::common::{PATIENCE, Server, until};
 
@@ -22,7 +23,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     // A reset is an end, too.
-    let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let end = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
     assert!(end.is_ok(), "the connection is not closed");
     bytes
 }
@@ -34,7 +35,7 @@ async fn are_served(server: &Server) {
             assert_eq!(reqwest::get(url).await.unwrap().status(), StatusCode::OK);
         }
     };
-    tokio::time::timeout(PATIENCE, served).await.expect("others are not served");
+    timeout(PATIENCE, served).await.expect("others are not served");
 }
 
 #[tokio::test]
@@ -170,7 +171,7 @@ async fn no_request_of_a_connection_may_have_headers_that_never_end() {
             }
         };
         tokio::select! {
-            end = tokio::time::timeout(PATIENCE, reads.read_u8()) => {
+            end = timeout(PATIENCE, reads.read_u8()) => {
                 assert!(end.expect("the connection is not closed").is_err());
             }
             () = trickle => {}
@@ -213,7 +214,7 @@ resource_limits: { connections: 100, connections_per_address: 100, handshake_tim
     for _ in 0..90 {
         let mut stream = connect(server.http).await;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        let answer = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        let answer = timeout(PATIENCE, stream.read_u8()).await;
         answer.expect("the connection is not accepted").unwrap();
         held.push(stream);
     }
@@ -239,4 +240,33 @@ async fn too_few_open_files_for_the_connections_are_reported_with_what_to_change
         }
         are_served(&server).await;
     }
+}
+
+/// Otherwise a new instance gets no connection for as long as those to the others last.
+#[tokio::test]
+async fn an_old_connection_over_grpc_ends_without_losing_a_check_and_one_over_http_stays() {
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 9/s } }, resource_limits: { connection_age: 100ms } }",
+    );
+    let mut over_http = connect(server.http).await;
+    get(&mut over_http).await.unwrap();
+    let stream = connect(server.grpc).await;
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let path = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let request = || http::Request::post(format!("http://server/{path}")).body(()).unwrap();
+    let (response, mut body) =
+        client.clone().ready().await.unwrap().send_request(request(), false).unwrap();
+    // The server asks for another connection, while the check on this one goes on.
+    until(async || {
+        let Ok(mut client) = client.clone().ready().await else { return true };
+        client.send_request(request(), true).is_err()
+    })
+    .await;
+    body.send_data("".into(), true).unwrap();
+    assert_eq!(timeout(PATIENCE, response).await.unwrap().unwrap().status(), 200);
+    drop(client);
+    let ended = timeout(PATIENCE, connection).await.expect("the connection does not end");
+    ended.unwrap().unwrap();
+    get(&mut over_http).await.unwrap();
 }

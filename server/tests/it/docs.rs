@@ -43,9 +43,12 @@ fn the_documented_settings_are_valid() {
     // After two blocks of Envoy's configuration.
     let files = Files::new(&[("limits/app.yaml", blocks(ENVOY, "yaml")[2])]);
     files.issue_certificate("redis.internal");
-    for (name, issued) in
-        [("ca.pem", "server.pem"), ("client.pem", "server.pem"), ("client.key", "server.key")]
-    {
+    for (name, issued) in [
+        ("ca.pem", "server.pem"),
+        ("clients.pem", "server.pem"),
+        ("client.pem", "server.pem"),
+        ("client.key", "server.key"),
+    ] {
         std::fs::copy(files.path(issued), files.path(name)).unwrap();
     }
     let all = [blocks(START, "yaml"), blocks(SETTINGS, "yaml")].concat();
@@ -414,4 +417,46 @@ fn the_client_in_python_holds_permits_while_a_block_runs() {
     let errors = String::from_utf8(output.stderr).unwrap();
     let expected = "True False\nTrue\nTrue\nTrue of the block\nTrue\nFalse\n404\n";
     assert_eq!(printed, expected, "{errors}");
+}
+
+/// The variables of a table, whose first column has one or several.
+fn variables(table: &[Vec<&str>]) -> BTreeSet<String> {
+    let names = table.iter().flat_map(|row| row[0].split(", "));
+    names.map(|name| name.trim_matches('`').to_owned()).collect()
+}
+
+#[test]
+fn each_variable_of_envoyproxy_ratelimit_is_documented_with_its_effect() {
+    const PAGE: &str = include_str!("../../../docs/gateways/envoy.md");
+    const CODE: [&str; 3] = [
+        include_str!("../../src/config/ratelimit_env/mod.rs"),
+        include_str!("../../src/config/ratelimit_env/redis.rs"),
+        include_str!("../../src/config/ratelimit_env/settings.rs"),
+    ];
+    const WITHOUT: &str = include_str!("../../src/config/ratelimit_env/without_effect.rs");
+    let literals = |code: &str| -> BTreeSet<String> {
+        let is_name = |text: &&str| {
+            let of_names = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            text.len() > 3 && text.chars().all(of_names)
+        };
+        code.split('"').filter(is_name).map(str::to_owned).collect()
+    };
+    // Values, and a prefix.
+    let others =
+        ["FALSE", "TRUE", "FILE", "GRPC_XDS_SOTW", "SINGLE", "CLUSTER", "SENTINEL", "WAIT"];
+    let without = literals(WITHOUT);
+    let mut all: BTreeSet<_> = CODE.iter().flat_map(|code| literals(code)).collect();
+    all.extend(without.iter().cloned());
+    // These are needed before the settings are read.
+    let of_logs = ["LOG_LEVEL", "LOG_FORMAT"];
+    all.extend(of_logs.map(str::to_owned));
+    assert!(of_logs.iter().all(|name| include_str!("../../src/cli.rs").contains(name)));
+    all.retain(|name| !others.contains(&name.as_str()));
+    let rows = rows(PAGE, "| variable | effect |");
+    assert_eq!(variables(&rows), all);
+    let (none, with): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row[1].starts_with("none"));
+    let without = without.into_iter().filter(|name| !others.contains(&name.as_str())).collect();
+    assert_eq!(variables(&none), without);
+    assert!(with.len() > 15);
 }

@@ -488,3 +488,28 @@ async fn listed_keys_are_not_counted() {
     }
     assert_eq!(spoofed().await, StatusCode::TOO_MANY_REQUESTS);
 }
+
+#[tokio::test]
+async fn checks_over_http_need_the_token_and_gateways_and_probes_do_not() {
+    let settings = "policies: { p: { day: 9/day } }\nauth: { policy: p }\n\
+                    http: { token: t0p-0123456789ab }";
+    let server = Server::with_settings(settings);
+    let body = json!({ "policy": "p", "key": "ada" });
+    for path in ["/v1/check", "/v1/hold", "/v1/hold/extend", "/v1/hold/settle", "/v1/hold/release"]
+    {
+        let request = || Client::new().post(server.http(path)).json(&body);
+        for wrong in [request(), request().bearer_auth("t0p-0123456789ac")] {
+            let response = wrong.send().await.unwrap();
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{path}");
+            assert_eq!(response.headers()["www-authenticate"], "Bearer");
+        }
+        let allowed = request().bearer_auth("t0p-0123456789ab").send().await.unwrap();
+        assert_ne!(allowed.status(), StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let gateway = Client::new().get(server.http("/auth")).header("x-forwarded-for", "192.0.2.1");
+    assert_eq!(gateway.send().await.unwrap().status(), StatusCode::OK);
+    for path in ["/readyz", "/healthz", "/healthcheck"] {
+        let response = Client::new().get(server.http(path)).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Tests of the program, over real sockets.
 //!
-//! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `docs`, `simulate`. Of checks:
+//! `common` has the processes. Of the configuration: `config`, `environment`, `drop_in`, `deploy`, `docs`, `simulate`. Of checks:
 //! `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
 //! `operations`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers: `connections`, `http2`,
 //! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
@@ -17,6 +17,7 @@ mod dependency_rules;
 mod deploy;
 mod descriptors;
 mod docs;
+mod drop_in;
 mod environment;
 mod gateways;
 mod holds;

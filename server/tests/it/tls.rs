@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::common::{Files, PATIENCE, Redis, Server, request, until};
+use crate::common::{Authority, Files, PATIENCE, Redis, Server, check, request, until};
 use crate::redis_servers::tls::TlsFiles;
 
 /// A server with a certificate for `localhost`, and that certificate.
@@ -216,5 +216,81 @@ async fn a_client_that_does_not_end_the_handshake_is_disconnected() {
         stream.write_all(&[22, 3, 1]).await.unwrap();
         let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
         assert!(end.is_ok(), "the connection is not closed");
+    }
+}
+
+/// A client of gRPC with this TLS.
+async fn channel(server: &Server, tls: ClientTlsConfig) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", server.grpc.port()));
+    endpoint.unwrap().tls_config(tls).unwrap().connect_lazy()
+}
+
+async fn is_served(server: &Server, tls: ClientTlsConfig) -> bool {
+    let mut client = RateLimitServiceClient::new(channel(server, tls).await);
+    client.should_rate_limit(request("d", &[&[("user", "ada")]])).await.is_ok()
+}
+
+#[tokio::test]
+async fn only_clients_with_a_certificate_of_the_authority_and_the_name_are_served() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let files = Files::new(&[("d.yaml", "domain: d\ndescriptors: [{ key: user }]")]);
+    ours.write(&files, "server", "limits");
+    let [ca, certificate, key] =
+        ["ca.pem", "server.pem", "server.key"].map(|name| files.path(name));
+    let write = |more: &str| {
+        let pair = format!("certificate: {certificate:?}, key: {key:?}");
+        let settings = format!("domains: [d.yaml]\ntls: {{ {pair}, client_ca: {ca:?}, {more} }}");
+        files.write("settings.yaml", &settings);
+    };
+    write("client_name: envoy");
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    let anonymous = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&ours.pem))
+        .domain_name("limits");
+    // Signed by another authority, for a server of ours.
+    let forged = {
+        let [certificate, key] = other.issue("envoy");
+        anonymous.clone().identity(tonic::transport::Identity::from_pem(certificate, key))
+    };
+    assert!(is_served(&server, ours.client_tls("envoy", "limits")).await);
+    assert!(!is_served(&server, ours.client_tls("nginx", "limits")).await);
+    assert!(!is_served(&server, anonymous.clone()).await);
+    assert!(!is_served(&server, forged.clone()).await);
+    assert!(reqwest::get(server.http("/healthz")).await.is_err(), "the HTTP port has TLS, too");
+
+    // Another authority, and another name: the certificates are renewed, and the name needs a restart.
+    files.write("ca.pem", &other.pem);
+    let reload = reqwest::Client::new().post(server.admin("/api/reload")).send().await.unwrap();
+    assert!(reload.status().is_success());
+    assert!(!is_served(&server, ours.client_tls("envoy", "limits")).await);
+    assert!(is_served(&server, forged).await);
+
+    // Of gRPC only, so that probes need no certificate.
+    write("ports: [grpc]");
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    assert_eq!(reqwest::get(server.http("/healthz")).await.unwrap().status(), 200);
+    assert!(!is_served(&server, anonymous).await);
+}
+
+#[test]
+fn settings_of_client_certificates_that_cannot_work_are_errors() {
+    let files = Files::new(&[]);
+    Authority::new().write(&files, "server", "limits");
+    let [ca, certificate, key] =
+        ["ca.pem", "server.pem", "server.key"].map(|name| files.path(name));
+    for (more, expected) in [
+        (format!("client_ca: {key:?}"), "there is no certificate"),
+        ("client_ca: none.pem".to_owned(), "none.pem: No such file"),
+        ("client_name: envoy".to_owned(), "tls.client_name: needs `client_ca`"),
+        (format!("client_ca: {ca:?}, client_name: a b"), "tls.client_name: the name is neither"),
+        ("ports: []".to_owned(), "tls.ports: name at least one"),
+        ("ports: [https]".to_owned(), "unknown variant `https`"),
+    ] {
+        let pair = format!("certificate: {certificate:?}, key: {key:?}");
+        let settings = format!("policies: {{ p: {{ q: 1/s }} }}\ntls: {{ {pair}, {more} }}");
+        files.write("settings.yaml", &settings);
+        let output = check(&files.path("settings.yaml"));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains(expected), "{more}: {text}");
     }
 }

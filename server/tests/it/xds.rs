@@ -6,12 +6,12 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::google::protobuf::Any;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use tonic::Code as Status;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::common::{Client, ControlPlane, Files, Server, check, encode, request, resource, until};
+use crate::common::{
+    Authority, Client, ControlPlane, Files, Server, check, encode, request, resource, until,
+};
 
 /// The number of requests of this user that are admitted, at most 9.
 async fn admitted(envoy: &mut Client, domain: &str, user: &str) -> usize {
@@ -191,50 +191,17 @@ async fn files_and_the_control_plane_are_one_configuration() {
     assert_eq!(admitted(&mut envoy, "d", "ada").await, 1);
     assert_eq!(admitted(&mut envoy, "e", "ada").await, 3);
     let errors = control_plane.apply("2", vec![resource("d", &[])]).await.unwrap_err();
-    assert_eq!(errors, "xds/name-of-d: another file or resource has the domain `d` too");
+    assert!(errors.starts_with("xds/name-of-d: another file or resource has the domain `d` too"));
     assert_eq!(metric(&server, "fleetlimit_server_reload_failed").await.as_deref(), Some("0"));
-}
-
-/// A certificate authority.
-struct Authority(Issuer<'static, KeyPair>, String);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "a test");
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self(Issuer::new(params, key), pem)
-    }
-
-    /// A certificate for this name, and its key.
-    fn issue(&self, name: &str) -> [String; 2] {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        [params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem()]
-    }
-
-    /// A control plane with this name, for clients of this authority.
-    fn server(&self, name: &str) -> ServerTlsConfig {
-        let [certificate, key] = self.issue(name);
-        let ca = Certificate::from_pem(&self.1);
-        ServerTlsConfig::new().identity(Identity::from_pem(certificate, key)).client_ca_root(ca)
-    }
 }
 
 #[tokio::test]
 async fn both_sides_show_certificates_which_may_be_renewed() {
     let (old, new) = (Authority::new(), Authority::new());
-    let mut control_plane = ControlPlane::with_tls(Some(old.server("control-plane"))).await;
+    let mut control_plane = ControlPlane::with_tls(Some(old.server_tls("control-plane"))).await;
     control_plane.send("1", vec![resource("d", &[("user", "", 1)])]);
     let files = Files::new(&[]);
-    let write = |authority: &Authority| {
-        let [certificate, key] = authority.issue("a-client");
-        files.write("ca.pem", &authority.1);
-        files.write("client.pem", &certificate);
-        files.write("client.key", &key);
-    };
+    let write = |authority: &Authority| authority.write(&files, "client", "a-client");
     let [ca, certificate, key] =
         ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name));
     // The name that is not in the URL.
@@ -253,7 +220,7 @@ async fn both_sides_show_certificates_which_may_be_renewed() {
     assert_eq!(control_plane.request().await.version_info, "1");
 
     control_plane.stop();
-    control_plane.tls = Some(new.server("control-plane"));
+    control_plane.tls = Some(new.server_tls("control-plane"));
     control_plane.restart().await;
     server.wait_for_line("control_plane_lost");
     write(&new);

@@ -1,5 +1,6 @@
 //! Processes and clients for the tests.
 
+mod authority;
 mod control_plane;
 mod gateway;
 
@@ -20,10 +21,11 @@ use tonic::transport::Channel;
 use tonic_health::pb::health_client::HealthClient;
 
 pub(crate) use crate::redis_servers::Server as Redis;
+pub(crate) use authority::Authority;
 pub(crate) use control_plane::{ControlPlane, encode, resource};
 pub(crate) use gateway::{Gateway, PATIENT};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_fleetlimit-server");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_fleetlimit-server");
 
 /// Variables for listeners on free ports.
 pub(crate) const FREE_PORTS: [(&str, &str); 3] = [
@@ -179,7 +181,7 @@ impl Server {
         Self::spawn(program)
     }
 
-    fn spawn(mut program: Command) -> Self {
+    pub(crate) fn spawn(mut program: Command) -> Self {
         let mut process = program.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
         let (lines, log) = mpsc::channel();

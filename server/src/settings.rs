@@ -420,6 +420,8 @@ pub(crate) struct Envoy {
     pub(crate) quota_mode: bool,
     /// True if several files or resources may have the same domain.
     pub(crate) merge_domains: bool,
+    /// The `count_denied` of domains that do not say it.
+    pub(crate) count_denied: Option<bool>,
     /// The headers of envoyproxy/ratelimit, in addition to `RateLimit` and `RateLimit-Policy`.
     pub(crate) headers: Option<EnvoyHeaders>,
 }

@@ -140,14 +140,14 @@ async fn answer(
             None
         }
         Err(error) => {
-            let errors = error.to_string();
-            control_plane.rejected(&version, &errors);
+            let error = error.to_string();
+            control_plane.rejected(&version, &error);
             tracing::error!(
                 event = "control_plane_update_rejected",
                 version,
-                "the configuration of the control plane is rejected, the old one stays:\n{errors}"
+                "the configuration of the control plane is rejected, the old one stays:\n{error}"
             );
-            Some(rejection(&errors))
+            Some(rejection(&error))
         }
     };
     let version_info = accepted.clone();

@@ -25,6 +25,9 @@ pub(crate) struct DomainFile {
     pub(crate) negative_hits: bool,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) descriptors: Vec<Descriptor>,
+    /// True if it is not from a file: the protocol of control planes has no `count_denied`.
+    #[serde(skip)]
+    pub(crate) is_resource: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize, PartialEq)]

@@ -123,7 +123,8 @@ impl Domains {
     /// denied are counted, too, if the file says so.
     pub(crate) fn overrides(&self, domain: &str) -> Option<(&str, Option<bool>)> {
         let Domain { files, overrides, .. } = self.domains.get(domain)?;
-        Some((overrides, files.iter().find_map(|file| file.count_denied)))
+        let count_denied = files.iter().find_map(|file| file.count_denied);
+        Some((overrides, count_denied.or(self.options.count_denied)))
     }
 
     /// Returns true if the numbers of a policy are those of the requests.

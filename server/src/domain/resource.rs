@@ -53,6 +53,7 @@ impl Resource {
             name: Some(config.name).filter(|name| !name.is_empty()),
             count_denied: None,
             negative_hits: false,
+            is_resource: true,
             descriptors: descriptors(config.descriptors)
                 .map_err(|error| format!("the resource `{}`: {error}", name.escape_debug()))?,
         };

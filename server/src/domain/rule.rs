@@ -22,6 +22,9 @@ pub(crate) struct Rule {
     pub(crate) quota_mode: bool,
     /// True if hits that are denied are counted, too, `None` if the configuration does not say it.
     pub(crate) count_denied: Option<bool>,
+    /// True if denied requests of several hits are counted, unless `count_denied` is false: gateways report usage with
+    /// them, and nobody could configure it.
+    pub(crate) has_reports: bool,
     /// True if metrics tell all values of the descriptor apart.
     pub(crate) detailed_metric: bool,
     /// The metadata of responses, if the limit allows the request.
@@ -73,7 +76,10 @@ impl Rule {
             replaces: replaces.map(|replaced| replaced.name.value.clone()).collect(),
             shadow_mode: shadow_mode || context.options.shadow_mode,
             quota_mode: quota_mode || context.options.quota_mode,
-            count_denied: count_denied.or(context.domain.count_denied),
+            count_denied: count_denied
+                .or(context.domain.count_denied)
+                .or(context.options.count_denied),
+            has_reports: context.domain.is_resource,
             detailed_metric,
             metadata: metadata.map(|metadata| metadata.value.clone()).unwrap_or_default(),
         })

@@ -232,12 +232,13 @@ impl RateLimitService {
         }
     }
 
-    /// Charges hits that are denied, if they may be reports of what has been used: those of a request with a limit of
-    /// its own, which gateways send with the tokens of a response. A single hit is none, and once it is denied, nothing
+    /// Charges hits that are denied, if they may be reports of what has been used, which gateways send with the tokens of
+    /// a response: those of a request with a limit of its own, or of a domain of a control plane. A single hit is none, and once it is denied, nothing
     /// is left that it could take. Nor is a request that is overruled, unless the configuration says so: the client
     /// that an operator denies could use up what others share.
     async fn denied(&self, active: &Active, check: &Check<'_>, hits: Hits, is_overruled: bool) {
-        let is_report = !is_overruled && check.rule.is_none() && hits.count > 1;
+        let may_be_report = check.rule.is_none_or(|rule| rule.has_reports);
+        let is_report = !is_overruled && may_be_report && hits.count > 1;
         if !check.count_denied.unwrap_or(is_report) {
             hits.are_uncounted("denied");
             if hits.count > 1

@@ -196,6 +196,7 @@ descriptors:
             "http": { "token": null },
             "envoy": {
                 "shadow_mode": false, "quota_mode": false, "merge_domains": false, "headers": null,
+                "count_denied": null,
             },
             "admin": { "token": "(hidden)" },
             "holds": { "secret": "(hidden)" },

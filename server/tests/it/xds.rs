@@ -3,8 +3,8 @@
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::google::protobuf::Any;
 use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Any, UInt64Value};
 use envoy_types::pb::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
 use serde_json::{Value, json};
 use tonic::Code as Status;
@@ -260,4 +260,24 @@ async fn a_response_that_is_too_large_is_not_read() {
     assert!(line.contains("1000"), "{line}");
     let mut envoy = server.client().await;
     assert_eq!(admitted(&mut envoy, "d", "ada").await, 1);
+}
+
+/// Otherwise whoever has used more than is left could do so again and again.
+#[tokio::test]
+async fn usage_that_is_reported_after_the_response_counts_beyond_the_limit() {
+    let mut control_plane = ControlPlane::start().await;
+    let server = Server::with_settings(&control_plane.settings(""));
+    control_plane.apply("1", vec![resource("d", &[("user", "", 100_000)])]).await.unwrap();
+    let mut envoy = server.client().await;
+    let mut send = async |hits: u64| {
+        let mut asked = request("d", &[&[("user", "ada")]]);
+        asked.descriptors[0].hits_addend = Some(UInt64Value { value: hits });
+        envoy.send(asked).await.unwrap().overall_code()
+    };
+    for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
+        assert_eq!(send(0).await, expected);
+        if expected == Code::Ok {
+            send(60_000).await;
+        }
+    }
 }

@@ -36,7 +36,7 @@ function showPolicies(status, seconds) {
   $("policies").replaceChildren(...status.policies.map((policy) => {
     const name = element("th", policy.name);
     name.scope = "row";
-    const quotas = Object.entries(policy.quotas).map(([name, quota]) => `${name} ${quota}`).join(", ");
+    const quotas = policy.quotas.map(({ name, quota }) => `${name} ${quota}`).join(", ");
     return row([
       name,
       element("td", (quotas || "in the requests") + (policy.is_shadow ? " (shadow)" : "")),

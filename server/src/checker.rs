@@ -1,8 +1,8 @@
 //! Decides one key: by what an operator has blocked, then by its policy.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fleetlimit::{Costs, Decision, Error, Key, Limiter, Source};
+use fleetlimit::{Costs, Decision, Error, ErrorKind, Key, Limiter, Source};
 
 use crate::live::{ActivePolicy, Live};
 use crate::telemetry;
@@ -38,7 +38,8 @@ pub(crate) async fn check(
 /// which may be checked if one is blocked.
 pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<Duration> {
     let remaining = live.blocked.get(policy.name(), key)?;
-    policy.count(false);
+    policy.counts().add_denial();
+    live.history.add_denial();
     telemetry::overruled("block");
     Some(remaining)
 }
@@ -55,14 +56,40 @@ pub(crate) async fn decide(
     key: &Key,
     costs: Costs,
 ) -> Result<Decision, Error> {
-    let decision = limiter.check_cost(key, costs).await?;
+    let start = Instant::now();
+    let result = limiter.check_cost(key, costs).await;
+    let decision = measure(live, policy, start, result)?;
     count(live, policy, key, &decision);
     Ok(decision)
 }
 
+/// Records the duration of a check that ends now, and whether the store has failed to decide it.
+///
+/// # Errors
+///
+/// The error of the check.
+pub(crate) fn measure<T>(
+    live: &Live,
+    policy: &ActivePolicy,
+    start: Instant,
+    result: Result<T, Error>,
+) -> Result<T, Error> {
+    live.history.add_duration(start.elapsed());
+    result.inspect_err(|error| {
+        let is_of_request = matches!(error.kind(), ErrorKind::UnknownQuota | ErrorKind::NotHeld);
+        if !is_of_request {
+            policy.counts().add_failure();
+            live.history.add_failure();
+        }
+    })
+}
+
 /// Counts a decision.
 pub(crate) fn count(live: &Live, policy: &ActivePolicy, key: &Key, decision: &Decision) {
-    policy.count_decision(decision);
+    policy.counts().add_outcome(decision);
+    policy.counts().add_source(decision);
+    live.history.add(decision, policy.is_shadow());
+    policy.near_limit().count(decision);
     match decision.source() {
         Source::Blocked => telemetry::overruled("block"),
         _ => live.denied.observe(policy.name(), key, decision),

@@ -1,20 +1,23 @@
 //! The configuration in use, and its limiters. A reload replaces it as a whole.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use envoy_types::pb::google::protobuf::Any;
 use fleetlimit::resolve::ClientIp;
-use fleetlimit::{AnyStore, BlockList, ConfigError, Decision, Error, Limiter, Policy, Quota};
+use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota};
 use futures_util::future;
+use indexmap::IndexMap;
 
 use crate::config::{Config, Errors, Read, Service, Source};
 use crate::control_plane::ControlPlane;
+use crate::counts::Counts;
 use crate::denied::Denied;
 use crate::details::Details;
 use crate::domain::{Domains, Unit};
+use crate::history::{self, History};
 use crate::holds::{self, EndedHolds, InFlight, TokenKey};
 use crate::lists::Lists;
 use crate::near_limit::NearLimit;
@@ -30,6 +33,9 @@ const KEYS_OF_A_CLUSTER: usize = 16;
 pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
+    /// The time since 1970 when the counts started.
+    pub(crate) started: Duration,
+    pub(crate) history: Arc<History>,
     pub(crate) denied: Arc<Denied>,
     pub(crate) details: Details,
     pub(crate) blocked: BlockList,
@@ -57,7 +63,8 @@ struct Reloads {
 
 /// A configuration with its limiters.
 pub(crate) struct Active {
-    policies: HashMap<String, ActivePolicy>,
+    /// In the order of the settings, then those of domains by name.
+    policies: IndexMap<String, ActivePolicy>,
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
     /// The settings in effect: some are still those of the start.
@@ -79,15 +86,9 @@ pub(crate) struct ActivePolicy {
     has_holds: bool,
     /// The number of requests per unit, if the policy is one.
     per_unit: Option<(u32, Unit)>,
+    /// The decisions since the process started.
     counts: Arc<Counts>,
     near_limit: NearLimit,
-}
-
-/// Since this process started.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) allowed: AtomicU64,
-    pub(crate) denied: AtomicU64,
 }
 
 impl ActivePolicy {
@@ -95,16 +96,8 @@ impl ActivePolicy {
         &self.name
     }
 
-    /// Counts a decision of the limiter.
-    pub(crate) fn count_decision(&self, decision: &Decision) {
-        self.count(!decision.would_be_denied());
-        self.near_limit.count(decision);
-    }
-
-    /// Counts a decision. In shadow mode, one that would have been denied counts as denied.
-    pub(crate) fn count(&self, is_allowed: bool) {
-        let count = if is_allowed { &self.counts.allowed } else { &self.counts.denied };
-        count.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn near_limit(&self) -> &NearLimit {
+        &self.near_limit
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -151,6 +144,8 @@ impl Live {
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
+            started: history::now(),
+            history: Arc::default(),
             denied: Arc::default(),
             details: Details::default(),
             blocked,
@@ -305,11 +300,14 @@ impl Active {
                  List only the proxies before the gateways, and the gateways in `auth.gateways`"
             );
         }
-        let overrides = domains.override_names().map(|name| {
+        // By name, because the domains are in another order in each process.
+        let mut overrides: Vec<_> = domains.override_names().collect();
+        overrides.sort_unstable();
+        let overrides = overrides.into_iter().map(|name| {
             // Its numbers are those of the requests.
             Policy::new(name.to_owned()).quota("limit", Quota::per_second(1).calendar())
         });
-        let mut active = HashMap::new();
+        let mut active = IndexMap::new();
         for policy in policies.iter().cloned().chain(overrides) {
             let name = policy.name().to_owned();
             let is_shadow = shadow.contains(&name);

@@ -8,8 +8,9 @@
 //!
 //! `grpc`, `http` and `admin` are the three ports. `store` opens the store of the settings. `checker` decides a
 //! key. `lists` (the allow list and the deny list) come before that. `denied` counts the keys that are denied
-//! most, and `details` the values of descriptors that metrics tell apart. `near_limit`
-//! counts checks that are allowed shortly before a limit.
+//! most, and `details` the values of descriptors that metrics tell apart. `counts` counts decisions, `near_limit` those
+//! shortly before a limit, `durations` how long checks take, and `history` keeps both for 15 minutes. `degradation` is the
+//! time for which the store has not decided.
 //!
 //! `server` starts and stops the ports, `serve` accepts their connections (of a `protocol`, with `tls`, within
 //! the limit of `open_files`), and `connection` serves one: `requests` counts its requests, `header_timeout`
@@ -24,13 +25,17 @@ mod cli;
 mod config;
 mod connection;
 mod control_plane;
+mod counts;
+mod degradation;
 mod denied;
 mod details;
 mod domain;
+mod durations;
 mod errors;
 mod grpc;
 mod header_timeout;
 mod held_bytes;
+mod history;
 mod holds;
 mod http;
 mod lists;

@@ -19,6 +19,7 @@ use crate::config::{Origin, RatelimitEnv, Source, WithoutEffect};
 use crate::denied::Denied;
 use crate::errors::Errors;
 use crate::grpc::Health;
+use crate::history::History;
 use crate::live::Live;
 use crate::open_files;
 use crate::protocol::Protocol;
@@ -89,6 +90,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     tokio::spawn(xds::follow(live.clone()));
     tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
+    tokio::spawn(History::record(live.history.clone()));
     tokio::spawn(reload::on_hangup(live.clone(), hangups));
     let _watch = reload::on_change(live.clone())?;
     let stop = watch::Sender::new(false);

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -16,8 +15,10 @@ use serde_json::{Value, json};
 
 use crate::checker::seconds;
 use crate::control_plane::ControlPlane;
+use crate::counts::Counted;
 use crate::denied;
 use crate::domain::Domains;
+use crate::history::{self, SECONDS};
 use crate::http::{Body, DecisionJson, costs, problem, unknown_policy};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
@@ -25,26 +26,42 @@ use crate::reload::reload as reload_files;
 use crate::settings::Settings;
 use crate::store;
 
+/// A policy with what it has decided since the start.
+#[derive(Serialize)]
+struct PolicyJson<'a> {
+    name: &'a str,
+    /// In the order of the settings. Empty if the numbers are in the requests.
+    quotas: Vec<QuotaJson<'a>>,
+    is_shadow: bool,
+    #[serde(flatten)]
+    counted: Counted,
+    /// The permits in flight, if the policy has any.
+    held: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct QuotaJson<'a> {
+    name: &'a str,
+    quota: String,
+}
+
 /// The active policies with what they have decided since the start, the keys that were denied most in
 /// the last complete period, and those that are blocked. A policy whose numbers are in the requests has no
 /// quotas of its own.
 pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let active = live.active();
-    let mut policies: Vec<_> = active.policies().collect();
-    policies.sort_by_key(|(name, _)| *name);
-    let policies = policies.into_iter().map(|(name, policy)| {
-        let numbers = policy.limiter.policy();
+    let numbers: Vec<_> = active.policies().map(|(_, policy)| policy.limiter.policy()).collect();
+    let policies = active.policies().zip(&numbers).map(|((name, policy), numbers)| {
         let is_override = active.domains.is_override(name);
         let quotas = numbers.quotas().filter(|_| !is_override);
-        let quotas = quotas.map(|(name, quota)| (name.to_owned(), quota.to_string().into()));
-        json!({
-            "name": name,
-            "quotas": Value::Object(quotas.collect()),
-            "is_shadow": policy.is_shadow(),
-            "allowed": policy.counts().allowed.load(Ordering::Relaxed),
-            "denied": policy.counts().denied.load(Ordering::Relaxed),
-            "held": policy.has_holds().then(|| live.in_flight.get(name)),
-        })
+        let quotas = quotas.map(|(name, quota)| QuotaJson { name, quota: quota.to_string() });
+        PolicyJson {
+            name,
+            quotas: quotas.collect(),
+            is_shadow: policy.is_shadow(),
+            counted: policy.counts().get(),
+            held: policy.has_holds().then(|| live.in_flight.get(name)),
+        }
     });
     let keys = live.denied.last().into_iter();
     let keys = keys
@@ -58,17 +75,23 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
             "seconds": seconds(blocked.remaining),
         })
     });
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Json(json!({
-        "time": time.as_secs_f64(),
+        "time": history::now().as_secs_f64(),
+        "started": live.started.as_secs_f64(),
         "store": store::kind(&live.store),
         "failure_mode": active.settings.checks.failure_mode,
         "restart_needed": active.restart_needed,
         "control_plane": live.control_plane.as_ref().map(ControlPlane::status),
+        "degraded": live.history.degraded(),
         "policies": policies.collect::<Vec<_>>(),
         "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
         "blocked": blocked.collect::<Vec<_>>(),
     }))
+}
+
+/// The checks of all policies in the last 15 minutes.
+pub(super) async fn history(State(live): State<Arc<Live>>) -> Json<Value> {
+    Json(json!({ "seconds": SECONDS, "samples": live.history.samples() }))
 }
 
 /// The active configuration, without the token and the credentials of Redis.

@@ -30,6 +30,7 @@ pub(crate) fn router(
 ) -> Router {
     let api = Router::new()
         .route("/api/status", get(api::status))
+        .route("/api/history", get(api::history))
         .route("/api/config", get(api::config))
         .route("/api/reload", post(api::reload))
         .route("/api/peek", post(api::peek))

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
@@ -120,8 +120,9 @@ async fn held(live: &Live, request: HoldRequest) -> Answer {
         return Ok(listed_response(listed));
     }
     let (lifetime, ends) = (Duration::from_secs(seconds), ends(seconds));
+    let start = Instant::now();
     let held = policy.limiter.hold_detached(&key, costs, lifetime).await;
-    let (decision, hold) = held.map_err(failed)?;
+    let (decision, hold) = checker::measure(live, policy, start, held).map_err(failed)?;
     checker::count(live, policy, &key, &decision);
     let token = hold.map(|hold| {
         live.in_flight.add(&name, signed(hold.permits()), ends);
@@ -144,7 +145,9 @@ async fn extended(live: &Live, request: ExtendRequest) -> Answer {
     let Continued { token, policy, mut hold, costs } = find(live, &active, &token, cost, costs)?;
     let HoldToken { policy: name, key, seconds, ends: ended_before, .. } = token;
     let (before, ends) = (signed(hold.permits()), ends(seconds));
-    let decision = match hold.extend(costs).await {
+    let start = Instant::now();
+    let extended = hold.extend(costs).await;
+    let decision = match checker::measure(live, policy, start, extended) {
         Ok(decision) => decision,
         Err(error) => {
             tokio::spawn(end_late(active.clone(), hold, seconds));

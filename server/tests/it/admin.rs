@@ -4,12 +4,22 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::common::{FREE_PORTS, Files, Server, until};
+use crate::common::{FREE_PORTS, Files, Redis, Server, until};
 
 const SETTINGS: &str = "policies: { search: { hour: 5/h } }";
 
 async fn post(server: &Server, path: &str, body: Value) -> Response {
     Client::new().post(server.admin(path)).json(&body).send().await.unwrap()
+}
+
+async fn get(server: &Server, path: &str) -> Value {
+    let response = Client::new().get(server.admin(path)).send().await.unwrap();
+    response.json().await.unwrap()
+}
+
+async fn check(server: &Server, policy: &str, key: &str) {
+    let body = json!({ "policy": policy, "key": key });
+    Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
 }
 
 async fn remaining(server: &Server) -> u64 {
@@ -70,26 +80,25 @@ async fn policies_and_denied_keys_are_listed() {
     let server = Server::with_settings("policies: { search: { hour: 5/h }, login: { hour: 1/h } }");
     for (policy, checks) in [("search", 8), ("login", 3)] {
         for _ in 0..checks {
-            let body = json!({ "policy": policy, "key": "ada" });
-            Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+            check(&server, policy, "ada").await;
         }
     }
-    let status = async || -> Value {
-        let response = Client::new().get(server.admin("/api/status")).send().await.unwrap();
-        response.json().await.unwrap()
-    };
+    let status = async || get(&server, "/api/status").await;
     let first = status().await;
     assert_eq!((&first["store"], &first["failure_mode"]), (&json!("memory"), &json!("local")));
+    assert_eq!(first["degraded"], Value::Null);
     assert_eq!(
         first["policies"],
         json!([
             {
-                "name": "login", "quotas": { "hour": "1/h" }, "is_shadow": false,
-                "allowed": 1, "denied": 2, "held": null,
+                "name": "search", "quotas": [{ "name": "hour", "quota": "5/h" }], "is_shadow": false,
+                "allowed": 5, "denied": 3, "would_be_denied": 0,
+                "local": 0, "unchecked": 0, "failed": 0, "held": null,
             },
             {
-                "name": "search", "quotas": { "hour": "5/h" }, "is_shadow": false,
-                "allowed": 5, "denied": 3, "held": null,
+                "name": "login", "quotas": [{ "name": "hour", "quota": "1/h" }], "is_shadow": false,
+                "allowed": 1, "denied": 2, "would_be_denied": 0,
+                "local": 0, "unchecked": 0, "failed": 0, "held": null,
             },
         ])
     );
@@ -107,7 +116,7 @@ async fn a_policy_with_its_numbers_in_the_requests_is_not_listed_with_others() {
     let status = Client::new().get(server.admin("/api/status")).send().await.unwrap();
     let status: Value = status.json().await.unwrap();
     assert!(status["policies"][0]["name"].as_str().unwrap().contains("override"), "{status}");
-    assert_eq!(status["policies"][0]["quotas"], json!({}));
+    assert_eq!(status["policies"][0]["quotas"], json!([]));
     let policy = &status["policies"][0]["name"];
     for (call, body, expected) in [
         ("peek", json!({ "policy": policy, "key": "k" }), StatusCode::BAD_REQUEST),
@@ -132,7 +141,148 @@ async fn in_shadow_mode_the_status_counts_what_would_have_been_denied() {
     let status: Value = response.json().await.unwrap();
     let policies = status["policies"].as_array().unwrap();
     let policy = policies.iter().find(|policy| policy["is_shadow"] == true).unwrap();
-    assert_eq!((&policy["allowed"], &policy["denied"]), (&json!(2), &json!(3)));
+    let counts = ["allowed", "denied", "would_be_denied"].map(|count| policy[count].as_u64());
+    assert_eq!(counts, [Some(2), Some(0), Some(3)]);
+    until(async || {
+        let history = get(&server, "/api/history").await;
+        let samples = history["samples"].as_array().unwrap();
+        let counts = ["allowed", "denied", "would_be_denied"].map(|count| total(samples, count));
+        counts == [2, 0, 3]
+    })
+    .await;
+}
+
+/// Adds a field of all samples.
+fn total(samples: &[Value], field: &str) -> u64 {
+    samples.iter().map(|sample| sample[field].as_u64().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn policies_and_quotas_are_in_the_order_of_the_file() {
+    let names = ["z", "m", "a", "q", "b", "y"];
+    let quotas: Vec<_> = names.iter().map(|name| format!("{name}: 1/h")).collect();
+    let policies: Vec<_> =
+        names.iter().map(|name| format!("{name}: {{ {} }}", quotas.join(", "))).collect();
+    let settings = format!("policies: {{ {} }}\ndomains: [d.yaml]", policies.join(", "));
+    let limits = ["k", "c"].map(|key| {
+        format!("- {{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")
+    });
+    let domain = format!("domain: d\ndescriptors:\n{}", limits.concat());
+    let server = Server::with_files(&[("settings.yaml", &settings), ("d.yaml", &domain)]);
+    let status = get(&server, "/api/status").await;
+    let of = |list: &Value| -> Vec<String> {
+        let list = list.as_array().unwrap().iter();
+        list.map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let listed = of(&status["policies"]);
+    assert_eq!(listed[..6], names);
+    assert_eq!(listed[6..8], ["d.c", "d.k"], "those of domains have no order");
+    for policy in 0..6 {
+        assert_eq!(of(&status["policies"][policy]["quotas"]), names);
+    }
+}
+
+#[tokio::test]
+async fn the_history_has_what_was_checked_before_anyone_asked() {
+    let before = now();
+    let server = Server::with_settings("policies: { search: { hour: 5/h }, login: { hour: 1/h } }");
+    for (policy, checks) in [("search", 8), ("login", 3)] {
+        for _ in 0..checks {
+            check(&server, policy, "ada").await;
+        }
+    }
+    let block = json!({ "policy": "search", "key": "eve", "seconds": 60 });
+    assert_eq!(post(&server, "/api/block", block).await.status(), StatusCode::NO_CONTENT);
+    check(&server, "search", "eve").await;
+    until(async || {
+        let history = get(&server, "/api/history").await;
+        let samples = history["samples"].as_array().unwrap();
+        let counts = ["allowed", "denied", "would_be_denied", "local", "unchecked", "failed"];
+        counts.map(|count| total(samples, count)) == [6, 6, 0, 0, 0, 0]
+    })
+    .await;
+    let history = get(&server, "/api/history").await;
+    assert_eq!(history["seconds"], 5);
+    for sample in history["samples"].as_array().unwrap() {
+        let time = sample["time"].as_f64().unwrap();
+        assert!((before..=now()).contains(&time), "{sample}");
+        assert!(sample["seconds"].as_f64().unwrap() >= 5.0, "{sample}");
+        let is_idle = total(std::slice::from_ref(sample), "allowed") == 0;
+        if is_idle {
+            continue;
+        }
+        let [p50, p99] = ["p50", "p99"].map(|time| sample[time].as_f64().unwrap());
+        assert!(p50 > 0.0 && p50 <= p99 && p99 < 10.0, "{sample}");
+    }
+    let started = get(&server, "/api/status").await["started"].as_f64().unwrap();
+    assert!((before..=now()).contains(&started), "{started}");
+}
+
+fn now() -> f64 {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    time.unwrap().as_secs_f64()
+}
+
+#[tokio::test]
+async fn the_status_says_how_and_since_when_checks_are_decided_without_the_store() {
+    for (mode, count) in [("local", "local"), ("open", "unchecked"), ("closed", "failed")] {
+        let settings = format!(
+            "store: {{ redis: 'redis://127.0.0.1:1' }}\nchecks: {{ failure_mode: {mode} }}\n\
+             policies: {{ search: {{ second: 1000/s }}, pool: {{ running: 2 concurrent }}, new: {{ day: 1/day }} }}\n\
+             holds: {{ secret: h0ld-0123456789ab }}\nshadow: [new]"
+        );
+        let server = Server::with_settings(&settings);
+        let (before, status) = (now(), async || get(&server, "/api/status").await);
+        // Nothing fails to be limited, because the policy is in shadow mode.
+        check(&server, "new", "ada").await;
+        until(async || {
+            let history = get(&server, "/api/history").await;
+            total(history["samples"].as_array().unwrap(), "allowed") == 1
+        })
+        .await;
+        assert_eq!(status().await["degraded"], Value::Null, "{mode}");
+        let of_shadow = if mode == "local" { "local" } else { "unchecked" };
+        assert_eq!(status().await["policies"][2][of_shadow], 1, "{mode}");
+
+        check(&server, "search", "ada").await;
+        let hold = json!({ "policy": "pool", "key": "ada" });
+        Client::new().post(server.http("/v1/hold")).json(&hold).send().await.unwrap();
+        until(async || status().await["degraded"][count] == 2).await;
+        let status = status().await;
+        let degraded = &status["degraded"];
+        for other in ["store", "local", "unchecked", "failed"] {
+            assert_eq!(degraded[other], if other == count { 2 } else { 0 }, "{mode}: {degraded}");
+        }
+        let [since, last] = ["since", "last"].map(|time| degraded[time].as_f64().unwrap());
+        // A second begins before the test does.
+        assert!(before - 1.0 < since && since < last && last <= now(), "{degraded}");
+        for policy in 0..2 {
+            assert_eq!(status["policies"][policy][count], 1, "{mode}: {status}");
+        }
+        until(async || {
+            let history = get(&server, "/api/history").await;
+            total(history["samples"].as_array().unwrap(), count) == 2
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn once_the_store_decides_again_the_status_says_so() {
+    let redis = Redis::start().await;
+    let settings = "policies: { search: { second: 1000/s } }\nchecks: { timeout: 1s }";
+    let files = Files::new(&[("settings.yaml", settings)]);
+    let server = Server::start(&files.path("settings.yaml"), &[("REDIS_URL", &redis.url())]);
+    let degraded = async || {
+        check(&server, "search", "ada").await;
+        get(&server, "/api/status").await["degraded"].clone()
+    };
+    assert_eq!(degraded().await, Value::Null);
+    redis.pause();
+    until(async || degraded().await["local"].as_u64() > Some(0)).await;
+    redis.resume();
+    until(async || degraded().await["store"].as_u64() > Some(0)).await;
+    until(async || degraded().await.is_null()).await;
 }
 
 async fn config(server: &Server) -> Value {

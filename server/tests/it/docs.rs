@@ -11,7 +11,7 @@ use redis::Value;
 use reqwest::{Client, StatusCode};
 use serde_json::json;
 
-use crate::common::{FREE_PORTS, Files, Redis, Server, program};
+use crate::common::{FREE_PORTS, Files, Redis, Server, program, until};
 
 const START: &str = include_str!("../../../docs/server.md");
 const SETTINGS: &str = include_str!("../../../docs/server/settings.md");
@@ -187,6 +187,37 @@ async fn each_field_of_a_check_is_documented() {
     let mut sources: BTreeSet<_> = sources.filter(|source| *source != "other").collect();
     sources.insert("list");
     assert_eq!(documented, sources);
+}
+
+#[tokio::test]
+async fn each_field_of_the_status_and_the_history_is_documented() {
+    let documented = |head: &str| -> BTreeSet<String> {
+        let rows = rows(API, head);
+        rows.iter().flat_map(|row| row[0].split("`, `")).map(str::to_owned).collect()
+    };
+    let names = |value: &serde_json::Value| -> BTreeSet<String> {
+        value.as_object().unwrap_or_else(|| panic!("{value}")).keys().cloned().collect()
+    };
+    // Its store fails.
+    let settings = "{ store: { redis: 'redis://127.0.0.1:1' }, policies: { p: { q: 1/day } } }";
+    let server = Server::with_settings(settings);
+    let get = async |path: &str| -> serde_json::Value {
+        reqwest::get(server.admin(path)).await.unwrap().json().await.unwrap()
+    };
+    let body = json!({ "policy": "p", "key": "ada" });
+    Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    until(async || !get("/api/status").await["degraded"].is_null()).await;
+    let status = get("/api/status").await;
+    for (head, value) in [
+        ("| field of `/api/status` | |", &status),
+        ("| field of a policy | |", &status["policies"][0]),
+        ("| field of `degraded` | |", &status["degraded"]),
+    ] {
+        assert_eq!(documented(head), names(value));
+    }
+    until(async || get("/api/history").await["samples"] != json!([])).await;
+    let history = get("/api/history").await;
+    assert_eq!(documented("| field of a sample | |"), names(&history["samples"][0]));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Tests of the program, over real sockets.
 //!
-//! `common` has the processes. Of the configuration: `config`, `environment`, `drop_in`, `deploy`, `docs`, `simulate`. Of checks:
-//! `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
-//! `operations`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers: `connections`, `http2`,
-//! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
+//! `common` has the processes. Of the configuration: `config`, `environment`, `drop_in`, `deploy`, `docs`, `simulate`. Of
+//! checks: `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`,
+//! `page` (in a `browser`), `operations`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers:
+//! `connections`, `http2`, `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the
+//! modules.
 
 mod common;
 #[allow(unused_imports, reason = "the library's tests use more of it")]
@@ -11,6 +12,7 @@ mod common;
 mod redis_servers;
 
 mod admin;
+mod browser;
 mod config;
 mod connections;
 mod dependency_rules;

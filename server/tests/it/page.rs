@@ -1,15 +1,9 @@
 //! The live page, in a real Chromium. `make test-page` installs and runs it.
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use reqwest::Client;
+use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
+use crate::browser::{Browser, ENTER};
 use crate::common::{Redis, Server, request, until};
 
 const SETTINGS: &str = "
@@ -17,161 +11,30 @@ policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed }
 admin: { token: s3cret-0123456789 }
 deny: [foe]
 ";
-/// The names of keys, in WebDriver (W3C).
-const ENTER: &str = "\u{e007}";
-const TAB: &str = "\u{e004}";
+const TOKEN: &str = "s3cret-0123456789";
+/// A key from a client, which must not become part of the page.
+const EVIL: &str = "<img src=x onerror=document.title=1>";
 
-/// The colors of all elements with text, and of what is behind each.
-const COLORS: &str = r#"
-const channels = (color) => color.match(/[\d.]+/g).map(Number);
-const behind = (element) => {
-  const color = channels(getComputedStyle(element).backgroundColor);
-  return color.length === 4 && color[3] === 0 && element.parentElement ? behind(element.parentElement) : color;
-};
-const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-const shown = [...document.body.querySelectorAll("*")].filter((element) => element.checkVisibility() && hasText(element));
-return shown.map((element) => [channels(getComputedStyle(element).color), behind(element)]);
-"#;
-
-/// A browser, by the WebDriver protocol.
-struct Browser {
-    driver: Child,
-    session: String,
-    profile: TempDir,
+async fn check(server: &Server, policy: &str, key: &str) {
+    let body = json!({ "policy": policy, "key": key });
+    Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
 }
 
-impl Browser {
-    async fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let driver = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("chromedriver is missing: run `make test-page`");
-        let url = format!("http://127.0.0.1:{port}");
-        until(async || Client::new().get(format!("{url}/status")).send().await.is_ok()).await;
-        let profile = tempfile::tempdir().unwrap();
-        let data = format!("--user-data-dir={}", profile.path().display());
-        let options = json!({ "args": [
-            "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--window-size=1000,800", data,
-        ] });
-        let capabilities =
-            json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
-        let reply = Client::new().post(format!("{url}/session")).json(&capabilities).send().await;
-        let reply: Value = reply.unwrap().json().await.unwrap();
-        let id = reply["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{reply}"));
-        Self { driver, session: format!("{url}/session/{id}"), profile }
-    }
-
-    async fn post(&self, path: &str, body: Value) -> Value {
-        let reply = Client::new().post(format!("{}{path}", self.session)).json(&body).send().await;
-        let reply: Value = reply.unwrap().json().await.unwrap();
-        assert!(reply["value"]["error"].is_null(), "{path}: {reply}");
-        reply["value"].clone()
-    }
-
-    async fn run(&self, script: &str) -> Value {
-        self.post("/execute/sync", json!({ "script": script, "args": [] })).await
-    }
-
-    async fn press(&self, element: &str, keys: &str) {
-        let found =
-            self.post("/element", json!({ "using": "css selector", "value": element })).await;
-        let id = found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
-        self.post(&format!("/element/{id}/value"), json!({ "text": keys })).await;
-    }
-
-    /// Moves the focus with Tab, and returns where it is and whether that can be seen.
-    async fn tab(&self) -> (String, bool) {
-        let keys = ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": TAB }));
-        let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": keys }] });
-        self.post("/actions", actions).await;
-        let focus = "const focus = document.activeElement;
-            return [focus.id || focus.innerText, getComputedStyle(focus).outlineStyle !== 'none']";
-        let focus = self.run(focus).await;
-        (focus[0].as_str().unwrap().to_owned(), focus[1].as_bool().unwrap())
-    }
-
-    /// The cells of a table.
-    async fn rows(&self, body: &str) -> Vec<Vec<String>> {
-        let script = format!(
-            "return [...document.querySelectorAll('{body} tr')].map(
-                (row) => [...row.cells].map((cell) => cell.innerText.replace(/^(\\d+),(\\d+)$/, '$1$2')))"
-        );
-        serde_json::from_value(self.run(&script).await).unwrap()
-    }
-
-    /// A color scheme, as the settings of the system would.
-    async fn prefer(&self, scheme: &str) {
-        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        let params = json!({ "features": features });
-        let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": params });
-        self.post("/goog/cdp/execute", command).await;
-    }
-
-    /// All text has the contrast that WCAG 2.2 requires (1.4.3), and the page is as light as it should be.
-    async fn assert_readable(&self, scheme: &str) {
-        let colors = self.run(COLORS).await;
-        let luminance = |color: &Value| {
-            let channel = |value: &Value| {
-                let value = value.as_f64().unwrap() / 255.0;
-                if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
-            };
-            0.2126 * channel(&color[0]) + 0.7152 * channel(&color[1]) + 0.0722 * channel(&color[2])
-        };
-        for pair in colors.as_array().unwrap() {
-            let (text, back) = (luminance(&pair[0]), luminance(&pair[1]));
-            let contrast = (text.max(back) + 0.05) / (text.min(back) + 0.05);
-            assert!(contrast >= 4.5, "{scheme}: {contrast} of {pair}");
-            assert_eq!(back > 0.5, scheme == "light", "{pair}");
-        }
-        let overflows = "return [...document.querySelectorAll('dl > *')].filter(
-            (fact) => fact.scrollWidth > fact.clientWidth).map((fact) => fact.innerText)";
-        assert_eq!(self.run(overflows).await, json!([]));
-    }
-
-    /// To look at: `target/page/NAME.png`.
-    async fn screenshot(&self, name: &str) {
-        let reply = Client::new().get(format!("{}/screenshot", self.session)).send().await;
-        let reply: Value = reply.unwrap().json().await.unwrap();
-        let image = BASE64_STANDARD.decode(reply["value"].as_str().unwrap()).unwrap();
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/page");
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join(format!("{name}.png")), image).unwrap();
-    }
-
-    /// What the page says about the server, by the name of the fact.
-    async fn fact(&self, name: &str) -> String {
-        let text = self.text("#server").await;
-        let value = text.split_once(&format!("{name}\n")).map_or("", |(_, rest)| rest);
-        value.lines().next().unwrap_or_default().to_owned()
-    }
-
-    async fn text(&self, element: &str) -> String {
-        let script = format!("return document.querySelector({element:?}).innerText");
-        self.run(&script).await.as_str().unwrap().to_owned()
-    }
+async fn api(server: &Server, path: &str) -> Value {
+    let request = Client::new().get(server.admin(path)).bearer_auth(TOKEN);
+    request.send().await.unwrap().json().await.unwrap()
 }
 
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
-        // The browser outlives its driver. Its command line has the profile.
-        let _ = Command::new("pkill").args(["-KILL", "-f"]).arg(self.profile.path()).status();
-    }
+async fn post(server: &Server, path: &str, body: Value) -> StatusCode {
+    let request = Client::new().post(server.admin(path)).bearer_auth(TOKEN);
+    request.json(&body).send().await.unwrap().status()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Chromium: make test-page"]
 async fn the_page_shows_what_the_api_says() {
     let server = Server::with_settings(SETTINGS);
-    let check = async |policy: &str, key: &str| {
-        let body = json!({ "policy": policy, "key": key });
-        Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
-    };
+    let check = async |policy: &str, key: &str| check(&server, policy, key).await;
     let browser = Browser::start().await;
     browser.post("/url", json!({ "url": server.admin("/") })).await;
     until(async || browser.text("#state").await == "A token is needed.").await;
@@ -183,26 +46,20 @@ async fn the_page_shows_what_the_api_says() {
     let clear = "document.querySelector('#token').value = ''";
     browser.run(clear).await;
     browser.press("#token", &format!("s3cret-0123456789{ENTER}")).await;
-    until(async || browser.text("#policies").await.starts_with("login")).await;
+    until(async || browser.text("#policies").await.starts_with("search")).await;
 
-    // A key from a client, which must not become part of the page.
-    let evil = "<img src=x onerror=document.title=1>";
     for _ in 0..30 {
-        check("login", evil).await;
+        check("login", EVIL).await;
     }
-    until(async || browser.text("#denied").await.starts_with(&format!("login\t{evil}\t"))).await;
+    until(async || browser.text("#denied").await.starts_with(&format!("login\t{EVIL}\t"))).await;
     assert_eq!(browser.run("return document.title").await, "fleetlimit-server");
     assert_eq!(browser.run("return document.images.length").await, 0);
 
-    let api = async || -> Value {
-        let request =
-            Client::new().get(server.admin("/api/status")).bearer_auth("s3cret-0123456789");
-        request.send().await.unwrap().json().await.unwrap()
-    };
+    let api = async || api(&server, "/api/status").await;
     let status = api().await;
-    let login = &status["policies"][0];
+    let login = &status["policies"][1];
     assert_eq!((&login["allowed"], &login["denied"]), (&json!(5), &json!(25)));
-    let row = "#policies tr:first-child";
+    let row = "#policies tr:nth-child(2)";
     until(async || browser.text(row).await == "login\tfailures 5/15min fixed\t0\t0\t5\t25\t–")
         .await;
 
@@ -210,10 +67,10 @@ async fn the_page_shows_what_the_api_says() {
     let hold = Client::new().post(server.http("/v1/hold"));
     let held = hold.json(&json!({ "policy": "pool", "key": "ada" })).send().await.unwrap();
     assert!(held.status().is_success());
-    until(async || browser.text("#policies tr:nth-child(2)").await.ends_with("\t1")).await;
+    until(async || browser.text("#policies tr:nth-child(3)").await.ends_with("\t1")).await;
 
     // The rates are those of the last second.
-    let rate = "return Number(document.querySelector('#policies tr:last-child td:nth-child(4)').innerText)";
+    let rate = "return Number(document.querySelector('#policies tr:first-child td:nth-child(4)').innerText)";
     until(async || {
         for _ in 0..20 {
             check("search", "ada").await;
@@ -223,9 +80,8 @@ async fn the_page_shows_what_the_api_says() {
     .await;
 
     // All values are those of the API.
-    let block = Client::new().post(server.admin("/api/block")).bearer_auth("s3cret-0123456789");
     let body = json!({ "policy": "search", "key": "<b>eve", "seconds": 3_600 });
-    assert!(block.json(&body).send().await.unwrap().status().is_success());
+    assert!(post(&server, "/api/block", body).await.is_success());
     until(async || {
         let status = api().await;
         let cell = |value: &Value| match value {
@@ -236,16 +92,15 @@ async fn the_page_shows_what_the_api_says() {
             let rows = list.as_array().unwrap().iter();
             rows.map(|row| names.iter().map(|name| cell(&row[*name])).collect()).collect()
         };
-        let counts: Vec<Vec<String>> = browser
-            .rows("#policies")
-            .await
-            .into_iter()
-            .map(|row| vec![row[0].clone(), row[4].clone(), row[5].clone()])
-            .collect();
-        counts == cells(&status["policies"], &["name", "allowed", "denied"])
-            && browser.rows("#denied").await
+        let shown = async |table: &str, columns: [usize; 3]| -> Vec<Vec<String>> {
+            let rows = browser.rows(table).await.into_iter();
+            rows.map(|row| columns.map(|column| row[column].clone()).to_vec()).collect()
+        };
+        shown("#policies", [0, 4, 5]).await
+            == cells(&status["policies"], &["name", "allowed", "denied"])
+            && shown("#denied", [0, 1, 2]).await
                 == cells(&status["denied"]["keys"], &["policy", "key", "count"])
-            && browser.rows("#blocked").await
+            && shown("#blocked", [0, 1, 2]).await
                 == cells(&status["blocked"], &["policy", "key", "seconds"])
             && !status["denied"]["keys"].as_array().unwrap().is_empty()
     })
@@ -296,16 +151,15 @@ async fn the_page_shows_an_outage_of_redis() {
     );
     let server = Server::with_settings(&settings);
     let other = Server::with_settings(&settings);
-    let check = async || {
+    let check_both = async || {
         for server in [&server, &other] {
-            let body = json!({ "policy": "search", "key": "ada" });
-            Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+            check(server, "search", "ada").await;
         }
     };
     let browser = Browser::start().await;
-    browser.post("/url", json!({ "url": server.admin("/") })).await;
+    browser.open(&server.admin("/"), None).await;
     let fact = async |name: &str| {
-        check().await;
+        check_both().await;
         browser.fact(name).await
     };
     until(async || fact("Instances").await == "2").await;
@@ -313,8 +167,19 @@ async fn the_page_shows_an_outage_of_redis() {
     until(async || fact("Circuit breaker").await == "closed").await;
     until(async || fact("Failure mode").await == "local").await;
     until(async || fact("99% of calls in 30 s took at most").await.ends_with(" ms")).await;
+    assert!(!browser.is_shown("#banner").await);
     redis.pause();
     until(async || fact("Circuit breaker").await == "open (1)").await;
+    let banner = async || {
+        check_both().await;
+        browser.text("#banner").await
+    };
+    until(async || banner().await.contains("all ")).await;
+    let text = banner().await;
+    assert!(text.starts_with("Limits are enforced locally\n"), "{text}");
+    assert!(text.contains("by its share of each limit (50%) since "), "{text}");
+    assert!(text.contains("because Redis does not reply in time."), "{text}");
+    assert!(text.contains("checks were decided by this instance's share"), "{text}");
     for scheme in ["light", "dark"] {
         browser.prefer(scheme).await;
         browser.assert_readable(scheme).await;
@@ -322,4 +187,319 @@ async fn the_page_shows_an_outage_of_redis() {
     browser.screenshot("outage").await;
     redis.resume();
     until(async || fact("Circuit breaker").await == "closed").await;
+    until(async || banner().await.starts_with("Some limits are enforced locally")).await;
+    until(async || {
+        check_both().await;
+        !browser.is_shown("#banner").await
+    })
+    .await;
+    let row = browser.rows("#policies").await.remove(0);
+    assert!(row[7].ends_with(" local"), "what was decided then stays visible: {row:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn the_page_says_that_limits_are_not_enforced_and_why() {
+    let browser = Browser::start().await;
+    for (mode, title, text, column) in [
+        (
+            "open",
+            "Limits are not enforced",
+            "Checks have been allowed whatever the limit is since ",
+            "1 not limited",
+        ),
+        (
+            "closed",
+            "Checks fail: nothing is decided",
+            "Gateways have received errors instead of decisions since ",
+            "1 failed",
+        ),
+    ] {
+        let server = Server::with_settings(&format!(
+            "store: {{ redis: 'redis://127.0.0.1:1' }}\nchecks: {{ failure_mode: {mode} }}\n\
+             policies: {{ search: {{ second: 1000/s }}, new: {{ day: 1/day }} }}\nshadow: [new]"
+        ));
+        browser.open(&server.admin("/"), None).await;
+        // A policy in shadow mode limits nothing anyway.
+        check(&server, "new", "ada").await;
+        let row = async |row: usize| browser.rows("#policies").await.swap_remove(row);
+        until(async || row(1).await[7] == "1 not limited").await;
+        until(async || api(&server, "/api/history").await["samples"][0]["allowed"] == 1).await;
+        assert!(!browser.is_shown("#banner").await, "{mode}");
+        check(&server, "search", "ada").await;
+        until(async || browser.text("#banner-title").await == title).await;
+        until(async || browser.text("#banner-text").await.contains("Redis cannot be reached"))
+            .await;
+        let shown = browser.text("#banner-text").await;
+        let reason = format!("because Redis cannot be reached and the failure mode is {mode}.");
+        assert!(shown.starts_with(text) && shown.ends_with(&reason), "{shown}");
+        assert_eq!(row(0).await[7], column);
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme).await;
+            browser.assert_readable(scheme).await;
+        }
+        browser.screenshot(mode).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn the_page_draws_what_happened_before_it_was_opened() {
+    let server = Server::with_settings(
+        "policies: { search: { day: 5/day }, new: { day: 1/day } }\nshadow: [new]",
+    );
+    for (policy, checks) in [("search", 45), ("new", 11)] {
+        for _ in 0..checks {
+            check(&server, policy, "ada").await;
+        }
+    }
+    let count = async |field: &str| -> u64 {
+        let history = api(&server, "/api/history").await;
+        let samples = history["samples"].as_array().unwrap().iter();
+        samples.map(|sample| sample[field].as_u64().unwrap()).sum()
+    };
+    until(async || count("denied").await == 40 && count("would_be_denied").await == 10).await;
+    // An empty sample after the others, so that these are not those of now.
+    until(async || {
+        let history = api(&server, "/api/history").await;
+        history["samples"].as_array().unwrap().last().unwrap()["p99"].is_null()
+    })
+    .await;
+    let browser = Browser::start().await;
+    browser.open(&server.admin("/"), None).await;
+    // The area below a line is the number of checks: 900 units are 15 minutes.
+    let areas = "return [...document.querySelectorAll('#charts figure')].map((chart) => {
+        const top = parseFloat(chart.querySelector('.top').textContent);
+        return [...chart.querySelectorAll('polyline')].map((line) => {
+            const points = line.getAttribute('points').split(' ').map((point) => point.split(',').map(Number));
+            const areas = points.slice(1).map(([x, y], index) => (x - points[index][0]) * (1 - y / 100) * top);
+            return Math.round(areas.reduce((sum, area) => sum + area, 0));
+        });
+    })";
+    let drawn = async || browser.run(areas).await;
+    until(async || !drawn().await[3].as_array().is_none_or(Vec::is_empty)).await;
+    let found = drawn().await;
+    // The last line is drawn first.
+    for (chart, line, expected) in [(0, 0, 6), (1, 1, 40), (1, 0, 10), (2, 0, 0)] {
+        let area = found[chart][line].as_u64().unwrap();
+        assert!(area.abs_diff(expected) <= 1, "{expected} in chart {chart}: {found}");
+    }
+    let label =
+        "return document.querySelectorAll('#charts svg[role=img]')[1].getAttribute('aria-label')";
+    let label = browser.run(label).await;
+    let label = label.as_str().unwrap();
+    let now = "Denied per second: denied 0/s, would be denied (shadow) 0/s; at most ";
+    assert!(label.starts_with(now), "{label}");
+    assert!(label.ends_with("in 15 minutes"), "{label}");
+    let row = browser.rows("#policies").await.remove(1);
+    assert_eq!([&*row[4], &row[5], &row[6]], ["1", "0", "10"]);
+    let since = browser.text("#since").await;
+    assert!(since.starts_with("Totals count since "), "{since}");
+    // Of a time that is not drawn, nothing is claimed.
+    let point = "const plot = document.querySelector('.plot'), { left, top } = plot.getBoundingClientRect();
+        plot.dispatchEvent(new PointerEvent('pointermove', { clientX: left + 1, clientY: top + 1 }))";
+    browser.run(point).await;
+    let note = browser.text("#history-note").await;
+    assert!(note.contains("14 min") && note.ends_with("Nothing is known of this time."), "{note}");
+}
+
+/// Waits until the dialog shows an answer.
+async fn answer(browser: &Browser) -> String {
+    until(async || !browser.text("#dialog-answer").await.is_empty()).await;
+    browser.text("#dialog-answer").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn keys_are_looked_at_reset_blocked_and_unblocked_on_the_page() {
+    let mut server = Server::with_settings(&SETTINGS.replace("5/s burst 10", "10/day"));
+    let browser = Browser::start().await;
+    browser.open(&server.admin("/"), Some(TOKEN)).await;
+    for _ in 0..9 {
+        check(&server, "login", EVIL).await;
+    }
+    let button = |table: &str, action: &str| format!("#{table} button[data-action={action}]");
+    until(async || browser.rows("#denied").await.len() == 1).await;
+    let remaining = async || {
+        let body = json!({ "policy": "login", "key": EVIL });
+        let peek = Client::new().post(server.admin("/api/peek")).bearer_auth(TOKEN).json(&body);
+        peek.send().await.unwrap().json::<Value>().await.unwrap()["remaining"].clone()
+    };
+
+    browser.click(&button("denied", "peek")).await;
+    let peeked = answer(&browser).await;
+    assert!(peeked.starts_with("failures\n0 of 5 left. All are available in 14 min "), "{peeked}");
+    assert_eq!(browser.text("#dialog-key").await, format!("{EVIL} of the policy login"));
+    assert!(!browser.is_shown("#dialog-confirm").await);
+    browser.click("#dialog-close").await;
+
+    // Nothing changes before it is confirmed.
+    browser.click(&button("denied", "reset")).await;
+    assert_eq!(browser.text("#dialog-title").await, "Reset this key?");
+    browser.click("#dialog-close").await;
+    assert!(!browser.is_shown("#dialog").await);
+    assert_eq!(remaining().await, 0);
+    browser.click(&button("denied", "reset")).await;
+    browser.click("#dialog-confirm").await;
+    assert_eq!(answer(&browser).await, "The key is reset.");
+    assert_eq!(remaining().await, 5);
+    browser.click("#dialog-close").await;
+
+    // A row is still there while it is pressed, and the keyboard stays where it is.
+    for _ in 0..15 {
+        check(&server, "login", EVIL).await;
+    }
+    until(async || browser.is_shown(&button("denied", "block")).await).await;
+    let focus = format!("document.querySelector({:?}).focus()", button("denied", "block"));
+    browser.run(&focus).await;
+    let [before, asked] =
+        [browser.text("#state").await, "return document.activeElement.dataset.action".into()];
+    until(async || browser.text("#state").await != before).await;
+    assert_eq!(browser.run(&asked).await, "block");
+
+    browser.click(&button("denied", "block")).await;
+    browser.run("document.querySelector('#duration').value = '600'").await;
+    assert_eq!(api(&server, "/api/status").await["blocked"], json!([]));
+    browser.click("#dialog-confirm").await;
+    let blocked = answer(&browser).await;
+    assert!(blocked.contains("blocked until") && blocked.ends_with("for 10 min."), "{blocked}");
+    let seconds = api(&server, "/api/status").await["blocked"][0]["seconds"].as_u64();
+    assert!(seconds.is_some_and(|seconds| (590..=600).contains(&seconds)), "{seconds:?}");
+    browser.click("#dialog-close").await;
+    until(async || browser.rows("#blocked").await.len() == 1).await;
+    browser.click(&button("blocked", "peek")).await;
+    assert!(answer(&browser).await.starts_with("The key is blocked for another "));
+    browser.click("#dialog-close").await;
+    browser.click(&button("blocked", "unblock")).await;
+    browser.click("#dialog-confirm").await;
+    assert_eq!(answer(&browser).await, "The key is not blocked.");
+    assert_eq!(api(&server, "/api/status").await["blocked"], json!([]));
+    browser.click("#dialog-close").await;
+    until(async || !browser.is_shown("#blocked").await).await;
+
+    // A key that is typed in. Without one, there is nothing to do.
+    browser.click("#key-form [data-action=peek]").await;
+    assert!(!browser.is_shown("#dialog").await);
+    browser.press("#key-policy", "pool").await;
+    browser.press("#key-text", &format!("ada|7{ENTER}")).await;
+    let peeked = answer(&browser).await;
+    assert!(peeked.trim() == "running\n2 of 2 left.", "{peeked}");
+    browser.click("#dialog-close").await;
+    browser.click("#key-form [data-action=block]").await;
+    browser.click("#dialog-confirm").await;
+    answer(&browser).await;
+    let blocked = api(&server, "/api/status").await["blocked"][0].clone();
+    assert_eq!((&blocked["policy"], &blocked["key"]), (&json!("pool"), &json!("ada|7")));
+    browser.click("#dialog-close").await;
+
+    // Errors are shown, and can be tried again.
+    browser.run("sessionStorage.setItem('token', 'wrong')").await;
+    browser.click("#key-form [data-action=unblock]").await;
+    browser.click("#dialog-confirm").await;
+    let error = answer(&browser).await;
+    assert_eq!(error, "The server says 401: the bearer token is missing or wrong");
+    let again = format!("sessionStorage.setItem('token', '{TOKEN}')");
+    browser.run(&again).await;
+    browser.click("#dialog-confirm").await;
+    until(async || browser.text("#dialog-answer").await == "The key is not blocked.").await;
+    browser.click("#dialog-close").await;
+    assert_eq!(browser.run("return document.title").await, "fleetlimit-server");
+    assert_eq!(browser.run("return document.images.length").await, 0);
+
+    // Old numbers are not shown as those of now.
+    server.kill();
+    until(async || browser.text("#banner-title").await == "The server does not answer").await;
+    let note = browser.text("#banner-text").await;
+    assert!(note.starts_with("The numbers below are those of "), "{note}");
+    browser.click("#key-form [data-action=peek]").await;
+    assert_eq!(answer(&browser).await, "The server does not answer.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn a_key_whose_text_has_escapes_is_not_mistaken_for_another_one() {
+    let server = Server::with_settings("policies: { login: { day: 1/day } }");
+    let browser = Browser::start().await;
+    browser.open(&server.admin("/"), None).await;
+    for key in ["bell\u{7}", r"back\slash|a"] {
+        for _ in 0..3 {
+            check(&server, "login", key).await;
+        }
+    }
+    until(async || browser.rows("#denied").await.len() == 2).await;
+    for row in browser.rows("#denied").await {
+        let has_buttons = row[3].contains("Peek");
+        assert_eq!(has_buttons, row[1] == r"back\slash|a", "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn everything_is_inside_of_the_window_of_a_phone_and_can_be_pressed() {
+    let redis = Redis::start().await;
+    let name = "a-policy-with-a-name-of-sixty-four-characters-which-is-the-most-";
+    let server = Server::with_settings(&format!(
+        "store: {{ redis: '{}' }}\nadmin: {{ token: {TOKEN} }}\nshadow: [new]\n\
+         holds: {{ secret: h0ld-0123456789ab }}\n\
+         policies: {{ {name}: {{ a-quota-with-a-name-of-sixty-four-characters-which-is-the-most-a: 1/day, another-quota: 1000000/31day fixed }},\n\
+         new: {{ day: 1/day }}, pool: {{ running: 2 concurrent }} }}",
+        redis.url()
+    ));
+    let browser = Browser::start().await;
+    browser.use_phone(360).await;
+    browser.open(&server.admin("/"), Some(TOKEN)).await;
+    let (long, more) = ("k".repeat(120), "x-api-key|".repeat(12));
+    let block = json!({ "policy": name, "key": more, "seconds": 31_000_000 });
+    assert!(post(&server, "/api/block", block).await.is_success());
+    let check_all = async || {
+        for key in ["ada", EVIL, &long] {
+            for policy in [name, name, "new", "new"] {
+                check(&server, policy, key).await;
+            }
+        }
+    };
+    until(async || {
+        check_all().await;
+        browser.rows("#denied").await.len() == 6 && browser.rows("#blocked").await.len() == 1
+    })
+    .await;
+    let small = "return [...document.querySelectorAll('button, select, input')]
+        .filter((button) => button.checkVisibility()).map((button) => button.getBoundingClientRect())
+        .filter(({ width, height }) => height < 40 || width < 40).length";
+    for is_outage in [false, true] {
+        if is_outage {
+            redis.pause();
+            until(async || {
+                check_all().await;
+                browser.text("#banner").await.contains("all ")
+            })
+            .await;
+        }
+        for width in [360, 420] {
+            browser.use_phone(width).await;
+            for action in ["", "-block", "-peek"] {
+                if let Some(action) = action.strip_prefix('-') {
+                    let button = format!("#denied tr:last-child button[data-action={action}]");
+                    browser.click(&button).await;
+                }
+                if action == "-peek" {
+                    answer(&browser).await;
+                }
+                let state = if is_outage { "outage" } else { "normal" };
+                let what = format!("phone-{width}-{state}{action}");
+                assert_eq!(browser.outside().await, json!([]), "{what}");
+                assert_eq!(browser.run(small).await, 0, "{what}");
+                for scheme in ["dark", "light"] {
+                    browser.prefer(scheme).await;
+                    browser.assert_readable(scheme).await;
+                }
+                browser.screenshot(&what).await;
+                if !action.is_empty() {
+                    browser.click("#dialog-close").await;
+                }
+            }
+            let scroll = "return document.documentElement.scrollWidth";
+            assert_eq!(browser.run(scroll).await, width);
+        }
+    }
 }

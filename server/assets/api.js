@@ -2,9 +2,6 @@
 
 export const setToken = (token) => sessionStorage.setItem("token", token);
 
-// The server cannot be reached, or has not answered completely.
-export class Silence extends Error {}
-
 async function call(path, options = {}) {
   const token = sessionStorage.getItem("token");
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
@@ -13,7 +10,7 @@ async function call(path, options = {}) {
     const text = await response.text();
     return { ok: response.ok, status: response.status, text, json: () => JSON.parse(text) };
   } catch {
-    throw new Silence("The server does not answer.");
+    throw new Error("The server does not answer.");
   }
 }
 

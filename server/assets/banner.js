@@ -16,6 +16,8 @@ let reason = null;
 
 function show(title, text, numbers) {
   $("banner").hidden = !title;
+  // The name of the tab, which is seen while another one is open.
+  document.title = title ? `${title} – fleetlimit-server` : "fleetlimit-server";
   setText($("banner-title"), title);
   setText($("banner-text"), text);
   setText($("banner-numbers"), numbers);
@@ -32,7 +34,7 @@ function why(metrics) {
   const more = Object.keys(REASONS).map((type) => [type, (latest.get(type) ?? 0) - (failures[0].get(type) ?? 0)]);
   const [type, count] = more.sort(([, a], [, b]) => b - a)[0];
   if (count > 0) reason = REASONS[type];
-  return reason ?? "Redis fails";
+  return reason ?? "Redis failed";
 }
 
 function breakers(metrics) {
@@ -57,7 +59,9 @@ export function showBanner(status, metrics) {
     unchecked && `${part(unchecked)} were allowed without a limit`,
     local && `${part(local)} were decided by this instance's share`,
   ].filter(Boolean).join(", ");
-  const state = `${numbers ? `In the last ${seconds} s, ${numbers}.` : ""}${breakers(metrics)}`;
+  const age = status.time - degraded.last;
+  const end = age > 2 ? ` The last of these was ${span(age)} ago.` : "";
+  const state = `In the last ${seconds} s, ${numbers}.${end}${breakers(metrics)}`;
   if (failed) {
     const title = failed === all ? "Checks fail: nothing is decided" : "Some checks fail";
     const text = `Gateways have received errors instead of decisions ${since}, because ${because} and the failure mode is closed.`;
@@ -72,15 +76,13 @@ export function showBanner(status, metrics) {
     const title = local === all ? "Limits are enforced locally" : "Some limits are enforced locally";
     show(title, `This instance has decided by its share${size} ${since}, because ${because}.`, state);
   } else {
-    const ago = span(status.time - degraded.last);
-    const text = `Redis did not decide the last check that needed it, at ${clock(degraded.last)}, ${ago} ago. ` +
+    const text = `Redis did not decide the last check that needed it, at ${clock(degraded.last)}, ${span(age)} ago. ` +
       `This began at ${clock(degraded.since)}.`;
     show("The last checks were decided without Redis", text, `No check has needed Redis since.${breakers(metrics)}`);
   }
 }
 
-// The numbers below are old.
-export function showSilence(last) {
-  const text = last ? `The numbers below are those of ${clock(last)}.` : "There are no numbers yet.";
-  show("The server does not answer", text, "");
+// The numbers below are old, for this reason.
+export function showStale(reason, last) {
+  show(reason.replace(/\.$/, ""), `The numbers below are those of ${clock(last)}.`, "");
 }

@@ -45,11 +45,11 @@ function shape(name, attributes) {
   return made;
 }
 
-// The smallest of 1, 2, 5, 10, … that is not below a value.
+// A number of one or two digits, not below a value.
 function round(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((bound) => bound >= value * (1 - 1e-9));
+  return [1, 1.5, 2, 3, 5, 7.5, 10].map((factor) => factor * power).find((bound) => bound >= value * (1 - 1e-9));
 }
 
 const x = (time) => WIDTH * (1 - (now - time) / SECONDS);

@@ -1,8 +1,8 @@
 // Asks the server once a second, and shows what it answers. The files that this one names have a part of the page each.
 
 import { initActions, setStore } from "./actions.js";
-import { Silence, get, setToken } from "./api.js";
-import { showBanner, showSilence } from "./banner.js";
+import { get, setToken } from "./api.js";
+import { showBanner, showStale } from "./banner.js";
 import { $, clock, setText, zone } from "./dom.js";
 import { showHistory } from "./history.js";
 import { showStore } from "./store.js";
@@ -20,6 +20,11 @@ function say(text, isBad) {
   $("state").className = isBad ? "bad" : "";
 }
 
+function fail(reason) {
+  say(reason, true);
+  if (latest) showStale(reason, latest);
+}
+
 // The history changes once in a few seconds only.
 async function askForHistory(time) {
   if (time > asked && time - asked < historySeconds) return null;
@@ -33,8 +38,8 @@ async function askForHistory(time) {
 async function update() {
   const [response, metrics] = await Promise.all([get("api/status"), get("metrics")]);
   $("login").hidden = response.status !== 401;
-  if (response.status === 401) return say("A token is needed.", true);
-  if (!response.ok || !metrics.ok) return say(`The server says ${response.status}.`, true);
+  if (response.status === 401) return fail("A token is needed.");
+  if (!response.ok || !metrics.ok) return fail(`The server says ${(response.ok ? metrics : response).status}.`);
   const status = response.json();
   const history = await askForHistory(status.time);
   showBanner(status, metrics.text);
@@ -53,9 +58,7 @@ async function tryUpdate() {
   try {
     await update();
   } catch (error) {
-    say(error.message, true);
-    if (error instanceof Silence) showSilence(latest);
-    else console.error(error);
+    fail(error.message);
   }
 }
 

@@ -185,6 +185,11 @@ async fn the_page_shows_an_outage_of_redis() {
         browser.assert_readable(scheme).await;
     }
     browser.screenshot("outage").await;
+    // Nothing is claimed of checks that nobody has made.
+    until(async || {
+        browser.text("#banner-title").await == "The last checks were decided without Redis"
+    })
+    .await;
     redis.resume();
     until(async || fact("Circuit breaker").await == "closed").await;
     until(async || banner().await.starts_with("Some limits are enforced locally")).await;
@@ -234,6 +239,8 @@ async fn the_page_says_that_limits_are_not_enforced_and_why() {
         let reason = format!("because Redis cannot be reached and the failure mode is {mode}.");
         assert!(shown.starts_with(text) && shown.ends_with(&reason), "{shown}");
         assert_eq!(row(0).await[7], column);
+        let tab = browser.run("return document.title").await;
+        assert_eq!(tab, format!("{title} – fleetlimit-server"));
         for scheme in ["light", "dark"] {
             browser.prefer(scheme).await;
             browser.assert_readable(scheme).await;
@@ -392,21 +399,23 @@ async fn keys_are_looked_at_reset_blocked_and_unblocked_on_the_page() {
     assert_eq!((&blocked["policy"], &blocked["key"]), (&json!("pool"), &json!("ada|7")));
     browser.click("#dialog-close").await;
 
-    // Errors are shown, and can be tried again.
+    // Errors are shown, and can be tried again. Old numbers are not shown as those of now.
     browser.run("sessionStorage.setItem('token', 'wrong')").await;
     browser.click("#key-form [data-action=unblock]").await;
     browser.click("#dialog-confirm").await;
     let error = answer(&browser).await;
     assert_eq!(error, "The server says 401: the bearer token is missing or wrong");
+    until(async || browser.text("#banner-title").await == "A token is needed").await;
+    assert!(browser.is_shown("#login").await);
     let again = format!("sessionStorage.setItem('token', '{TOKEN}')");
     browser.run(&again).await;
     browser.click("#dialog-confirm").await;
     until(async || browser.text("#dialog-answer").await == "The key is not blocked.").await;
     browser.click("#dialog-close").await;
+    until(async || !browser.is_shown("#banner").await && !browser.is_shown("#login").await).await;
     assert_eq!(browser.run("return document.title").await, "fleetlimit-server");
     assert_eq!(browser.run("return document.images.length").await, 0);
 
-    // Old numbers are not shown as those of now.
     server.kill();
     until(async || browser.text("#banner-title").await == "The server does not answer").await;
     let note = browser.text("#banner-text").await;

@@ -1,4 +1,4 @@
-//! Decisions counted by their outcome, and by what made them. A check adds to the counts without a lock.
+//! Counts of decisions, by their outcome and by what made them. A check adds to them without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

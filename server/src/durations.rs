@@ -1,4 +1,4 @@
-//! How long checks take, as a histogram. To record one takes no lock, so all are recorded.
+//! A histogram of the durations of checks. It records all of them, because that takes no lock.
 //!
 //! Each power of two nanoseconds has four buckets, so a quantile is at most a quarter too large.
 

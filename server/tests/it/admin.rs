@@ -556,10 +556,12 @@ async fn the_api_needs_the_token_and_probes_do_not() {
         }
         request.send().await.unwrap().status()
     };
-    assert_eq!(get("/api/status", None).await, StatusCode::UNAUTHORIZED);
+    for path in ["/api/status", "/api/history"] {
+        assert_eq!(get(path, None).await, StatusCode::UNAUTHORIZED);
+    }
     assert_eq!(get("/api/status", Some("s3cret-012345678")).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get("/api/status", Some("s3cret-0123456789")).await, StatusCode::OK);
-    for path in ["/healthz", "/readyz", "/metrics", "/", "/page.js"] {
+    for path in ["/healthz", "/readyz", "/metrics", "/", "/page.js", "/actions.js"] {
         assert_eq!(get(path, None).await, StatusCode::OK);
     }
 }

@@ -53,7 +53,8 @@ export function showBanner(status, metrics) {
   const { store, local, unchecked, failed, seconds } = degraded;
   const since = `since ${clock(degraded.since)} (${span(status.time - degraded.since)})`;
   const all = store + local + unchecked + failed;
-  const part = (count) => (count === all ? `all ${number(all)} checks` : `${number(count)} of ${number(all)} checks`);
+  // Others are decided as always, such as those of blocked keys.
+  const part = (count) => `${count === all ? "all" : `${number(count)} of`} ${number(all)} checks that needed Redis`;
   const numbers = [
     failed && `${part(failed)} failed`,
     unchecked && `${part(unchecked)} were allowed without a limit`,
@@ -63,7 +64,7 @@ export function showBanner(status, metrics) {
   const end = age > 2 ? ` The last of these was ${span(age)} ago.` : "";
   const state = `In the last ${seconds} s, ${numbers}.${end}${breakers(metrics)}`;
   if (failed) {
-    const title = failed === all ? "Checks fail: nothing is decided" : "Some checks fail";
+    const title = failed === all ? "Checks fail: limits cannot be checked" : "Some checks fail";
     const text = `Gateways have received errors instead of decisions ${since}, because ${because} and the failure mode is closed.`;
     show(title, text, `${state} Whether these requests pass depends on the gateway.`);
   } else if (unchecked) {

@@ -52,7 +52,7 @@ function round(value) {
   return [1, 1.5, 2, 3, 5, 7.5, 10].map((factor) => factor * power).find((bound) => bound >= value * (1 - 1e-9));
 }
 
-const x = (time) => WIDTH * (1 - (now - time) / SECONDS);
+const x = (time) => WIDTH * Math.max(0, 1 - (now - time) / SECONDS);
 const y = (value, top) => HEIGHT * (1 - value / top);
 
 // The parts of a line without gaps: where nothing was measured, nothing is drawn.

@@ -126,8 +126,15 @@ impl Source {
         matches!(self, Self::Store | Self::Local | Self::Lease)
     }
 
-    /// Returns the name for metrics and traces.
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns the name of the source in metrics and traces.
+    ///
+    /// ```
+    /// use fleetlimit::Source;
+    ///
+    /// assert_eq!(Source::FailureMode.name(), "failure_mode");
+    /// ```
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
             Self::Cached => "cached",

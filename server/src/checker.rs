@@ -58,12 +58,12 @@ pub(crate) async fn decide(
 ) -> Result<Decision, Error> {
     let start = Instant::now();
     let result = limiter.check_cost(key, costs).await;
-    let decision = measure(live, policy, start, result)?;
+    let decision = measure(live, policy, start, result, |decision| decision)?;
     count(live, policy, key, &decision);
     Ok(decision)
 }
 
-/// Records the duration of a check that ends now, and whether the store has failed to decide it.
+/// Records a check that ends now: its duration, its trace, and whether the store has failed to decide it.
 ///
 /// # Errors
 ///
@@ -73,8 +73,13 @@ pub(crate) fn measure<T>(
     policy: &ActivePolicy,
     start: Instant,
     result: Result<T, Error>,
+    decision: impl FnOnce(&T) -> &Decision,
 ) -> Result<T, Error> {
-    live.history.add_duration(start.elapsed());
+    let duration = start.elapsed();
+    live.history.add_duration(duration);
+    if let Some(traces) = &live.traces {
+        traces.record(policy.name(), duration, result.as_ref().map(decision));
+    }
     result.inspect_err(|error| {
         let is_of_request = matches!(error.kind(), ErrorKind::UnknownQuota | ErrorKind::NotHeld);
         if !is_of_request {

@@ -21,6 +21,7 @@ use crate::history::{self, History};
 use crate::holds::{self, EndedHolds, InFlight, TokenKey};
 use crate::lists::Lists;
 use crate::near_limit::NearLimit;
+use crate::otlp::Traces;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
 use crate::tls::ServerTls;
@@ -42,6 +43,8 @@ pub(crate) struct Live {
     /// `None` if other instances could not read the tokens of this one.
     pub(crate) token_key: Option<TokenKey>,
     pub(crate) in_flight: InFlight,
+    /// `None` if traces are not exported.
+    pub(crate) traces: Option<Traces>,
     /// `None` if the settings name no control plane.
     pub(crate) control_plane: Option<ControlPlane>,
     source: Source,
@@ -129,6 +132,7 @@ impl Live {
         Service { config, store, tls }: Service,
         read: Read,
         source: Source,
+        traces: Option<Traces>,
     ) -> Result<Self, ConfigError> {
         let started_with = config.settings.clone();
         let mut policies = HashMap::new();
@@ -151,6 +155,7 @@ impl Live {
             blocked,
             token_key,
             in_flight: InFlight::default(),
+            traces,
             control_plane,
             source,
             tls,
@@ -398,7 +403,7 @@ mod tests {
     fn live(settings: &Path) -> Live {
         let source = Source { origin: Origin::File(settings.to_owned()), ..Source::default() };
         let (read, service) = source.load(None);
-        Live::new(service.unwrap(), read, source).unwrap()
+        Live::new(service.unwrap(), read, source, None).unwrap()
     }
 
     /// The names of the limits, sorted.

@@ -15,7 +15,8 @@
 //! `server` starts and stops the ports, `serve` accepts their connections (of a `protocol`, with `tls`, within
 //! the limit of `open_files`), and `connection` serves one: `requests` counts its requests, `header_timeout`
 //! ends it if headers take too long, `per_address` limits the connections of a client, and `held_bytes` what
-//! one has in memory. `bearer` is the token of a request. `telemetry` sets up logs and metrics, and `warnings` says when to log again what any
+//! one has in memory. `bearer` is the token of a request. `telemetry` sets up logs and metrics,
+//! `otlp` sends traces and metrics to a collector, and `warnings` says when to log again what any
 //! client can cause. `simulate` is the command that replays access logs, with a crate of its own.
 
 mod admin;
@@ -42,6 +43,7 @@ mod lists;
 mod live;
 mod near_limit;
 mod open_files;
+mod otlp;
 mod per_address;
 mod protocol;
 mod range;

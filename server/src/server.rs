@@ -22,6 +22,7 @@ use crate::grpc::Health;
 use crate::history::History;
 use crate::live::Live;
 use crate::open_files;
+use crate::otlp::{self, Exporters};
 use crate::protocol::Protocol;
 use crate::serve::Endpoint;
 use crate::settings::{Port, ResourceLimits, Settings, Shutdown};
@@ -60,14 +61,18 @@ pub(crate) fn run(source: Source) -> Result<(), Box<dyn Error>> {
 
 async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     // Before the first limiter, which looks for the recorder.
-    let prometheus = telemetry::init_metrics()?;
+    let exporters = match source.otlp() {
+        Some(settings) => otlp::start(settings).await?,
+        None => Exporters::default(),
+    };
+    let prometheus = telemetry::init_metrics(exporters.recorder())?;
     let is_sample = matches!(source.origin, Origin::Sample);
     let (read, service) = source.load(None);
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
     warn_of_variables(&source, &settings);
     open_files::allow(&settings.resource_limits, PORTS);
-    let live = Arc::new(Live::new(service, read, source)?);
+    let live = Arc::new(Live::new(service, read, source, exporters.traces())?);
     let readiness = Arc::new(Readiness::new(live.clone()));
     let (grpc_services, mut health) =
         grpc::services(live.clone(), &settings.resource_limits).await?;
@@ -110,6 +115,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
         }
     }
     live.store.shutdown().await;
+    exporters.flush().await;
     Ok(())
 }
 

@@ -48,6 +48,7 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "or_default")]
     pub(crate) envoy: Envoy,
     pub(crate) xds: Option<Xds>,
+    pub(crate) otlp: Option<Otlp>,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
     /// The policies that only count what they would deny.
@@ -81,8 +82,19 @@ impl Settings {
             *setting = started_with;
             differs
         }
-        let Self { listen, store, resource_limits, shutdown, tls, admin, holds, http, xds, .. } =
-            started_with.clone();
+        let Self {
+            listen,
+            store,
+            resource_limits,
+            shutdown,
+            tls,
+            admin,
+            holds,
+            http,
+            xds,
+            otlp,
+            ..
+        } = started_with.clone();
         let ResourceLimits { descriptors, entries, .. } = self.resource_limits;
         let restored = [
             ("listen", set(&mut self.listen, listen)),
@@ -100,6 +112,7 @@ impl Settings {
             ("holds", set(&mut self.holds, holds)),
             ("http", set(&mut self.http, http)),
             ("xds", set(&mut self.xds, xds)),
+            ("otlp", set(&mut self.otlp, otlp)),
         ];
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -496,6 +509,45 @@ impl Default for Retry {
     fn default() -> Self {
         Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) }
     }
+}
+
+/// The collector of OpenTelemetry to which traces and metrics are sent.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Otlp {
+    /// The URL of the collector, without the path of a signal. That of `OTEL_EXPORTER_OTLP_ENDPOINT` by default.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) protocol: OtlpProtocol,
+    pub(crate) traces: bool,
+    pub(crate) metrics: bool,
+    /// The part of the requests without a `traceparent` that are traced.
+    pub(crate) sampling_ratio: f64,
+    pub(crate) service_name: String,
+    pub(crate) service_namespace: Option<String>,
+    pub(crate) service_instance_id: Option<String>,
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            protocol: OtlpProtocol::Grpc,
+            traces: true,
+            metrics: true,
+            sampling_ratio: 1.0,
+            service_name: env!("CARGO_PKG_NAME").to_owned(),
+            service_namespace: None,
+            service_instance_id: None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OtlpProtocol {
+    Grpc,
+    /// Protobuf over HTTP/1, without TLS.
+    Http,
 }
 
 /// The defaults of `/auth`, which the URL of a request can replace.

@@ -1,4 +1,4 @@
-//! Logs on standard error, and metrics for Prometheus.
+//! Logs on standard error, and metrics for Prometheus and OpenTelemetry.
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use metrics::Counter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_opentelemetry::OpenTelemetryRecorder;
+use metrics_util::layers::FanoutBuilder;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -43,18 +45,33 @@ pub(crate) fn init_logs(level: Option<LevelFilter>, format: LogFormat) {
     }
 }
 
+/// The upper bounds of the buckets of histograms, by the end of their names: seconds, or numbers of checks.
+pub(crate) fn buckets() -> [(&'static str, Vec<f64>); 3] {
+    let doubled = |first: f64, number: u32| -> Vec<f64> {
+        (0..number).map(|power| first * f64::from(1 << power)).collect()
+    };
+    [("duration", doubled(50e-6, 16)), ("size", doubled(1.0, 12)), ("length", doubled(1.0, 12))]
+}
+
 /// # Errors
 ///
 /// If a metrics recorder is already installed.
-pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
-    let seconds: Vec<f64> = (0..16).map(|power| 50e-6 * f64::from(1 << power)).collect();
-    let checks: Vec<f64> = (0..12).map(|power| f64::from(1 << power)).collect();
-    let handle = PrometheusBuilder::new()
-        .with_recommended_naming(true)
-        .set_buckets_for_metric(Matcher::Suffix("duration".into()), &seconds)?
-        .set_buckets_for_metric(Matcher::Suffix("size".into()), &checks)?
-        .set_buckets_for_metric(Matcher::Suffix("length".into()), &checks)?
-        .install_recorder()?;
+pub(crate) fn init_metrics(
+    otlp: Option<OpenTelemetryRecorder>,
+) -> Result<PrometheusHandle, Box<dyn Error>> {
+    let mut builder = PrometheusBuilder::new().with_recommended_naming(true);
+    for (suffix, bounds) in buckets() {
+        builder = builder.set_buckets_for_metric(Matcher::Suffix(suffix.to_owned()), &bounds)?;
+    }
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    match otlp {
+        Some(otlp) => {
+            let both = FanoutBuilder::default().add_recorder(recorder).add_recorder(otlp).build();
+            metrics::set_global_recorder(both)?;
+        }
+        None => metrics::set_global_recorder(recorder)?,
+    }
     metrics::describe_counter!(RELOADS, "Attempts to reload the configuration");
     metrics::describe_gauge!(
         RELOAD_FAILED,

@@ -5,6 +5,7 @@ use envoy_types::pb::google::protobuf::Any;
 use super::reader::Reader;
 use super::source::Source;
 use super::{Config, Errors, Read, Service};
+use crate::settings::Otlp;
 
 impl Source {
     /// Reads the settings, and all files that they name, and adds the resources that have been received from the control
@@ -25,6 +26,12 @@ impl Source {
             Some(Service { config: config?, store: store?, tls: tls? })
         });
         reader.finish(service)
+    }
+
+    /// Reads only the settings of OpenTelemetry, which metrics need from the start. `None` if there are none, or they are
+    /// wrong, which [`load`](Self::load) reports.
+    pub(crate) fn otlp(&self) -> Option<Otlp> {
+        Reader::new(self, None).settings()?.otlp
     }
 
     /// Reads only the limits: what else the settings say about the service may be incomplete, such as a

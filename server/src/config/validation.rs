@@ -3,10 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use http::Uri;
 use tokio::sync::Semaphore;
 
 use crate::secret::Secret;
-use crate::settings::{Auth, Holds, ResourceLimits, ServerTls, Settings, StoreSettings};
+use crate::settings::{
+    Auth, Holds, Otlp, OtlpProtocol, ResourceLimits, ServerTls, Settings, StoreSettings,
+};
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -24,6 +27,7 @@ pub(super) fn errors_in(settings: &Settings, incomplete: &HashSet<String>) -> Fo
     errors.extend(of_admin(settings, incomplete.contains("admin")));
     errors.extend(of_token("http.token", settings.http.token.as_ref()));
     errors.extend(of_tls(settings.tls.as_ref()));
+    errors.extend(of_otlp(settings.otlp.as_ref()));
     errors.extend(of_holds(&settings.holds));
     errors.extend(of_limits(&settings.resource_limits));
     errors.extend(of_auth(&settings.auth));
@@ -107,6 +111,29 @@ fn of_listen(settings: &Settings) -> Found {
     let is_path = path.starts_with('/') && path.bytes().all(is_plain);
     let message = "listen.metrics_path: must be a path such as /metrics".to_owned();
     (!is_path).then_some(("listen.metrics_path", message)).into_iter().collect()
+}
+
+fn of_otlp(otlp: Option<&Otlp>) -> Found {
+    let mut errors = Found::new();
+    let Some(otlp) = otlp else { return errors };
+    let mut add = |setting, message: &str| errors.push((setting, format!("{setting}: {message}")));
+    let endpoint = otlp.endpoint.as_deref().map(|url| (url, url.parse::<Uri>()));
+    if let Some((url, parsed)) = endpoint {
+        let scheme = parsed.as_ref().ok().and_then(Uri::scheme_str);
+        let has_host = parsed.as_ref().is_ok_and(|url| url.host().is_some());
+        if !has_host || !matches!(scheme, Some("http" | "https")) {
+            add("otlp.endpoint", "must be a URL such as http://collector:4317");
+        } else if otlp.protocol == OtlpProtocol::Http && url.starts_with("https") {
+            add("otlp.endpoint", "only the protocol `grpc` supports TLS");
+        }
+    }
+    if !(0.0..=1.0).contains(&otlp.sampling_ratio) {
+        add("otlp.sampling_ratio", "must be 0 to 1");
+    }
+    if !otlp.traces && !otlp.metrics {
+        add("otlp", "set `traces` or `metrics` to true, or remove the section");
+    }
+    errors
 }
 
 fn of_tls(tls: Option<&ServerTls>) -> Found {

@@ -38,7 +38,7 @@ pub(crate) async fn services(
     live: Arc<Live>,
     limits: &ResourceLimits,
 ) -> Result<(Services, Health), tonic_reflection::server::Error> {
-    let check = ShouldRateLimit::new(RateLimitService::new(live), limits.request_bytes);
+    let check = ShouldRateLimit::new(RateLimitService::new(live.clone()), limits.request_bytes);
     // Each service has a limit of its own, of 4 MiB by default, and reserves the memory for a message when it starts.
     let most = limits.request_bytes.min(OTHER_MESSAGE_BYTES);
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -47,6 +47,6 @@ pub(crate) async fn services(
     // Many tools still use the version before.
     let reflection_alpha = reflection::builder().build_v1alpha()?.max_decoding_message_size(most);
     let others = Routes::new(health_service).add_service(reflection).add_service(reflection_alpha);
-    let services = Services { check, others: others.into_axum_router() };
+    let services = Services { live, check, others: others.into_axum_router() };
     Ok((services, Health::new(reporter).await))
 }

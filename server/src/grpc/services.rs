@@ -1,6 +1,7 @@
 //! The services of the gRPC port, by path.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -8,11 +9,13 @@ use axum::extract::Request;
 use axum::response::Response;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::{FutureExt as _, TryFutureExt as _};
+use opentelemetry::context::FutureExt as _;
 use tonic::Status;
 use tower::Service;
 
 use super::method::ShouldRateLimit;
 use crate::held_bytes::HeldBytes;
+use crate::live::Live;
 
 /// The bytes that a request to another service holds: its headers, the buffers of its streams, and responses.
 const OTHER_BYTES: usize = 128 * 1_024;
@@ -20,6 +23,7 @@ const OTHER_BYTES: usize = 128 * 1_024;
 /// Checks do not pass through the router, to save a few percent of the processor time.
 #[derive(Clone)]
 pub(crate) struct Services {
+    pub(super) live: Arc<Live>,
     pub(super) check: ShouldRateLimit,
     pub(super) others: Router,
 }
@@ -39,7 +43,12 @@ impl Service<Request> for Services {
             return ready(Ok(Status::internal("not a connection").into_http())).boxed();
         };
         if request.uri().path() == ShouldRateLimit::PATH {
-            return self.check.call(request, &held).map(Ok).boxed();
+            let parent = self.live.traces.as_ref().map(|traces| traces.parent(request.headers()));
+            let response = self.check.call(request, &held).map(Ok);
+            return match parent {
+                Some(parent) => response.with_context(parent).boxed(),
+                None => response.boxed(),
+            };
         }
         let mut charge = held.charge();
         match charge.set(OTHER_BYTES) {

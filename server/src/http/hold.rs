@@ -122,7 +122,8 @@ async fn held(live: &Live, request: HoldRequest) -> Answer {
     let (lifetime, ends) = (Duration::from_secs(seconds), ends(seconds));
     let start = Instant::now();
     let held = policy.limiter.hold_detached(&key, costs, lifetime).await;
-    let (decision, hold) = checker::measure(live, policy, start, held).map_err(failed)?;
+    let (decision, hold) =
+        checker::measure(live, policy, start, held, |(decision, _)| decision).map_err(failed)?;
     checker::count(live, policy, &key, &decision);
     let token = hold.map(|hold| {
         live.in_flight.add(&name, signed(hold.permits()), ends);
@@ -147,7 +148,7 @@ async fn extended(live: &Live, request: ExtendRequest) -> Answer {
     let (before, ends) = (signed(hold.permits()), ends(seconds));
     let start = Instant::now();
     let extended = hold.extend(costs).await;
-    let decision = match checker::measure(live, policy, start, extended) {
+    let decision = match checker::measure(live, policy, start, extended, |decision| decision) {
         Ok(decision) => decision,
         Err(error) => {
             tokio::spawn(end_late(active.clone(), hold, seconds));

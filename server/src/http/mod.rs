@@ -24,6 +24,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{any, post};
 use axum::{Router, middleware};
+use opentelemetry::context::FutureExt as _;
 
 use crate::bearer::BearerToken;
 use crate::live::Live;
@@ -47,11 +48,21 @@ pub(crate) fn router(live: Arc<Live>, token: Option<&Secret>) -> Router {
         api =
             api.route_layer(middleware::from_fn_with_state(BearerToken::new(token), require_token));
     }
-    api.route("/auth", any(auth::auth)).with_state(live)
+    let router = api.route("/auth", any(auth::auth)).with_state(live.clone());
+    match live.traces {
+        Some(_) => router.layer(middleware::from_fn_with_state(live, with_parent)),
+        None => router,
+    }
 }
 
 async fn require_token(State(token): State<BearerToken>, request: Request, next: Next) -> Response {
     if token.is_in(request.headers()) { next.run(request).await } else { unauthorized() }
+}
+
+/// Makes the caller's span the parent of those of checks.
+async fn with_parent(State(live): State<Arc<Live>>, request: Request, next: Next) -> Response {
+    let parent = live.traces.as_ref().map(|traces| traces.parent(request.headers()));
+    next.run(request).with_context(parent.unwrap_or_default()).await
 }
 
 /// The cost of a check that names none.

@@ -343,6 +343,7 @@ descriptors:
             "shutdown": { "delay": "1s", "timeout": "10s" },
             "tls": null,
             "xds": null,
+            "otlp": null,
             "http": { "token": null },
             "envoy": {
                 "shadow_mode": false, "quota_mode": false, "merge_domains": false, "headers": null,

@@ -2,7 +2,7 @@
 //!
 //! `common` has the processes. Of the configuration: `config`, `environment`, `drop_in`, `deploy`, `docs`, `simulate`. Of
 //! checks: `http`, `holds`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`,
-//! `page` (in a `browser`), `operations`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers:
+//! `page` (in a `browser`), `operations`, `otlp`, `stores`, `reflection`, `tls`, `xds`. Of hostile clients and servers:
 //! `connections`, `http2`, `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the
 //! modules.
 
@@ -30,6 +30,7 @@ mod large_messages;
 mod memory;
 mod nginx;
 mod operations;
+mod otlp;
 mod page;
 mod reflection;
 mod shared;

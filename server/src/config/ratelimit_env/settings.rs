@@ -12,7 +12,8 @@ use super::super::overrides::SettingsWriter;
 use super::{CONFIG_TYPE, DEBUG_HOST, FALSE, RatelimitEnv, TRUE};
 use crate::secret::{Secret, excerpt};
 use crate::settings::{
-    ClientTls, EnvoyHeaders, HeaderOption, Listen, Port, ServerTls, Settings, Tls, Xds,
+    ClientTls, EnvoyHeaders, HeaderOption, Listen, Otlp, OtlpProtocol, Port, ServerTls, Settings,
+    Tls, Xds,
 };
 
 /// The directories of envoyproxy/ratelimit's files, below each other.
@@ -36,6 +37,33 @@ impl RatelimitEnv {
         self.apply_tls(&mut settings.tls, set);
         self.apply_limits(settings, set);
         self.apply_envoy(settings, set);
+        self.apply_tracing(&mut settings.otlp, set);
+    }
+
+    /// Traces only, as in envoyproxy/ratelimit. The library of OpenTelemetry reads `OTEL_EXPORTER_OTLP_ENDPOINT` and others.
+    fn apply_tracing(&self, otlp: &mut Option<Otlp>, set: &mut SettingsWriter<'_>) {
+        if self.flag("TRACING_ENABLED", set) != Some(true) {
+            return;
+        }
+        let text = |variable| self.get(variable).map(str::to_owned);
+        let protocol = self.parsed("TRACING_EXPORTER_PROTOCOL", set, |text| match text {
+            "grpc" => Ok(OtlpProtocol::Grpc),
+            "http" => Ok(OtlpProtocol::Http),
+            _ => Err("must be grpc or http"),
+        });
+        let mut traces = Otlp {
+            protocol: protocol.unwrap_or(OtlpProtocol::Http),
+            metrics: otlp.as_ref().is_some_and(|otlp| otlp.metrics),
+            service_name: text("TRACING_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned()),
+            service_namespace: text("TRACING_SERVICE_NAMESPACE"),
+            service_instance_id: text("TRACING_SERVICE_INSTANCE_ID"),
+            ..otlp.take().unwrap_or_default()
+        };
+        let variable = "TRACING_SAMPLING_RATE";
+        let ratio = self.parsed(variable, set, FromStr::from_str);
+        set.value(&mut traces.sampling_ratio, ratio, "otlp.sampling_ratio", variable);
+        traces.traces = true;
+        *otlp = Some(traces);
     }
 
     fn apply_listen(

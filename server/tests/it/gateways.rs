@@ -6,6 +6,7 @@ mod hostile;
 mod stall;
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
@@ -14,7 +15,7 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::common::{Gateway, PATIENCE, PATIENT, Redis, Server};
+use crate::common::{ControlPlane, Gateway, PATIENCE, PATIENT, Redis, Server, resource, until};
 
 const CLIENTS: usize = 64;
 
@@ -267,4 +268,85 @@ async fn assert_three_per_hour(gateway: fn(&Server) -> Gateway, failed: StatusCo
     assert_eq!(header(&denied, "ratelimit-policy"), Some(r#""requests";q=3;w=3600"#));
     server.kill();
     assert_eq!(get().await.status(), failed);
+}
+
+/// The statuses of requests that go on until this is dropped, and when their responses came.
+struct Load {
+    task: tokio::task::JoinHandle<()>,
+    statuses: Arc<Mutex<Vec<(Instant, StatusCode)>>>,
+}
+
+impl Load {
+    fn start(gateway: &Gateway) -> Self {
+        let statuses = Arc::<Mutex<Vec<_>>>::default();
+        let (client, url, seen) = (Client::new(), gateway.url(), statuses.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                let status = client.get(&url).send().await.unwrap().status();
+                seen.lock().unwrap().push((Instant::now(), status));
+            }
+        });
+        Self { task, statuses }
+    }
+
+    /// The statuses since a time.
+    fn since(&self, start: Instant) -> Vec<StatusCode> {
+        let statuses = self.statuses.lock().unwrap();
+        statuses.iter().filter(|(at, _)| *at >= start).map(|(_, status)| *status).collect()
+    }
+
+    /// Waits for so many responses from now on, all of which have this status.
+    async fn all_are(&self, status: StatusCode) {
+        let start = Instant::now();
+        until(async || self.since(start).len() >= 50).await;
+        assert_eq!(self.since(start).iter().find(|found| **found != status), None);
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn a_control_plane_changes_limits_within_a_second_while_envoy_sends_requests() {
+    const MOST: u32 = 1_000_000;
+    let mut control_plane = ControlPlane::start().await;
+    let limit = |permits| vec![resource("app", &[("remote_address", "", permits)])];
+    control_plane.send("1", limit(MOST));
+    let server = Server::with_settings(&control_plane.settings(""));
+    let envoy = Gateway::envoy_with(&server, &[PATIENT]);
+    let load = Load::start(&envoy);
+    load.all_are(StatusCode::OK).await;
+
+    for (version, permits, status) in
+        [("2", 1, StatusCode::TOO_MANY_REQUESTS), ("3", MOST, StatusCode::OK)]
+    {
+        let sent = Instant::now();
+        control_plane.send(version, limit(permits));
+        until(async || load.since(sent).contains(&status)).await;
+        let took = sent.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        load.all_are(status).await;
+    }
+
+    let errors = control_plane.apply("4", vec![resource("app", &[("", "", 1)])]).await;
+    assert!(errors.unwrap_err().contains("the key is empty"));
+    load.all_are(StatusCode::OK).await;
+    control_plane.stop();
+    server.wait_for_line("control_plane_lost");
+    load.all_are(StatusCode::OK).await;
+    control_plane.send("5", limit(1));
+    control_plane.restart().await;
+    until(async || {
+        load.since(Instant::now() - Duration::from_millis(100))
+            .contains(&StatusCode::TOO_MANY_REQUESTS)
+    })
+    .await;
+    load.all_are(StatusCode::TOO_MANY_REQUESTS).await;
+    // No check has failed: Envoy would have let it pass.
+    let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+    assert!(!metrics.contains("fleetlimit_server_grpc_errors_total"), "{metrics}");
 }

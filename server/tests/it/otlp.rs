@@ -254,6 +254,18 @@ async fn a_collector_that_does_not_answer_delays_neither_checks_nor_the_end() {
     assert!(server.ends().await);
 }
 
+#[tokio::test]
+async fn a_collector_that_is_gone_is_logged() {
+    // Nothing listens there.
+    let settings = "policies: { p: { q: 1/s } }\notlp: { endpoint: \"http://127.0.0.1:1\" }";
+    let files = Files::new(&[("settings.yaml", settings)]);
+    let server = Server::start(&files.path("settings.yaml"), &[("OTEL_BSP_SCHEDULE_DELAY", "10")]);
+    let check = reqwest::Client::new().post(server.http("/v1/check"));
+    check.json(&json!({ "policy": "p", "key": "ada" })).send().await.unwrap();
+    let line = server.wait_for_line("BatchSpanProcessor.ExportError");
+    assert!(line.contains("opentelemetry_sdk") && line.contains("Connection refused"), "{line}");
+}
+
 #[test]
 fn settings_that_cannot_work_are_errors() {
     for (section, expected) in [

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use crate::Policy;
 
 /// Policies by name, as in a configuration file.
@@ -28,7 +30,11 @@ use crate::Policy;
 /// assert!(set.validate().is_ok());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PolicySet(Vec<Policy>);
+pub struct PolicySet {
+    policies: Vec<Policy>,
+    /// The names of all policies, so that adding many of them does not take long.
+    names: HashSet<String>,
+}
 
 impl PolicySet {
     /// Returns a set without policies.
@@ -39,19 +45,21 @@ impl PolicySet {
     /// Adds a policy. It replaces one of the same name.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.0.retain(|other| other.name() != policy.name());
-        self.0.push(policy);
+        if !self.names.insert(policy.name().to_owned()) {
+            self.policies.retain(|other| other.name() != policy.name());
+        }
+        self.policies.push(policy);
         self
     }
 
     /// The policy with this name.
     pub fn get(&self, name: &str) -> Option<&Policy> {
-        self.0.iter().find(|policy| policy.name() == name)
+        self.policies.iter().find(|policy| policy.name() == name)
     }
 
     /// The policies, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
-        self.0.iter()
+        self.policies.iter()
     }
 }
 

@@ -19,8 +19,12 @@ impl BearerToken {
 
     /// Compares hashes, so timing reveals nothing about the token.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
-        let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = header.and_then(|value| value.strip_prefix("Bearer "));
-        given.is_some_and(|given| Sha256::digest(given).as_slice() == &*self.0)
+        let mut all = headers.get_all(AUTHORIZATION).iter();
+        // Of two headers, others may read the other one.
+        let (Some(only), None) = (all.next(), all.next()) else { return false };
+        let parts = only.to_str().ok().and_then(|value| value.split_once(' '));
+        parts.is_some_and(|(scheme, given)| {
+            scheme.eq_ignore_ascii_case("Bearer") && Sha256::digest(given).as_slice() == &*self.0
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! The command line and the environment.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, io, iter};
@@ -55,11 +56,29 @@ pub(crate) struct Serve {
     others: OtherOptions,
 }
 
+/// The arguments of the process. A container may start `fleetlimit-server /bin/ratelimit`, because its command follows the
+/// entry point of the image.
+pub(crate) fn arguments() -> impl Iterator<Item = OsString> {
+    let skipped =
+        usize::from(env::args_os().nth(1).is_some_and(|it| RatelimitEnv::is_program(&it)));
+    env::args_os().skip(skipped)
+}
+
+/// The environment of envoyproxy/ratelimit, if this process was started in its place.
+fn ratelimit_env() -> Option<RatelimitEnv> {
+    RatelimitEnv::of_process(arguments().next().as_deref())
+}
+
 impl Serve {
     /// Which lines to log, and how. `RUST_LOG` takes precedence over `LOG_LEVEL`.
+    ///
+    /// # Errors
+    ///
+    /// If the level is unknown.
     pub(crate) fn logs(&self) -> Result<(Option<LevelFilter>, LogFormat), String> {
-        let variables = RatelimitEnv::of_process().unwrap_or_default();
-        let level = variables.get("LOG_LEVEL").map(level_of).transpose()?;
+        let variables = ratelimit_env().unwrap_or_default();
+        let level = variables.get("LOG_LEVEL").map(level_of).transpose();
+        let level = level.map_err(|error| format!("LOG_LEVEL: {error}"))?;
         let is_json = variables.get("LOG_FORMAT").is_some_and(|it| it.eq_ignore_ascii_case("json"));
         let format = if is_json { LogFormat::Json } else { LogFormat::Text };
         Ok((level, self.log_format.unwrap_or(format)))
@@ -87,7 +106,7 @@ fn level_of(name: &str) -> Result<LevelFilter, String> {
         "trace" => LevelFilter::TRACE,
         _ => {
             let name = excerpt(name);
-            return Err(format!("LOG_LEVEL: `{name}`: must be error, warn, info, debug or trace"));
+            return Err(format!("`{name}`: must be error, warn, info, debug or trace"));
         }
     })
 }
@@ -187,7 +206,7 @@ struct OtherOptions {
 
 impl OtherOptions {
     fn source(mut self, config: Option<PathBuf>) -> Source {
-        let ratelimit = RatelimitEnv::of_process();
+        let ratelimit = ratelimit_env();
         if let Some(variables) = &ratelimit {
             self.overrides.leave_redis_url(variables.get("REDIS_URL"));
         }
@@ -211,7 +230,11 @@ impl OtherOptions {
                 ),
             },
         };
-        let environment = unknown_variables();
+        let mut environment = unknown_variables();
+        let level = ratelimit.as_ref().and_then(|variables| variables.get("LOG_LEVEL"));
+        if let Some(Err(error)) = level.map(level_of) {
+            environment.add(Path::new("LOG_LEVEL"), Location::UNKNOWN, error);
+        }
         Source { origin, overrides: self.overrides, ratelimit, environment }
     }
 }

@@ -1,6 +1,5 @@
 //! The configuration in use, and its limiters. A reload replaces it as a whole.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota
 use futures_util::future;
 use indexmap::IndexMap;
 
-use crate::config::{Config, Errors, Read, Service, Source};
+use crate::config::{Config, Contents, Errors, Read, Service, Source};
 use crate::control_plane::ControlPlane;
 use crate::counts::Counts;
 use crate::denied::Denied;
@@ -22,11 +21,14 @@ use crate::holds::{self, EndedHolds, InFlight, TokenKey};
 use crate::lists::Lists;
 use crate::near_limit::NearLimit;
 use crate::otlp::Traces;
+use crate::remembered::Remembered;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
 use crate::tls::ServerTls;
 use crate::warnings::Warnings;
 
+/// The most policies that are remembered after they are gone. Each takes about 10 KiB.
+const MAX_GONE: usize = 1_000;
 /// Enough to reach most nodes of a cluster.
 const KEYS_OF_A_CLUSTER: usize = 16;
 
@@ -56,10 +58,12 @@ pub(crate) struct Live {
 
 /// The state that lasts from one configuration to the next.
 struct Reloads {
-    /// All policies since the start, because a request may still use one that is gone.
-    policies: HashMap<String, ActivePolicy>,
+    /// Also policies that are gone, which keep their counts if they come back.
+    policies: Remembered<ActivePolicy>,
     /// The files that were reloaded last, also if they were invalid.
     read: Read,
+    /// What was in the files in use.
+    applied: Contents,
     /// The resources in use, once the control plane has sent any.
     received: Option<Vec<Any>>,
 }
@@ -135,7 +139,7 @@ impl Live {
         traces: Option<Traces>,
     ) -> Result<Self, ConfigError> {
         let started_with = config.settings.clone();
-        let mut policies = HashMap::new();
+        let mut policies = Remembered::new(MAX_GONE);
         let active = Active::new(config, &store, &mut policies, Vec::new())?;
         let blocked = BlockList::new(&store);
         let control_plane = started_with.xds.as_ref().map(ControlPlane::new);
@@ -160,7 +164,12 @@ impl Live {
             source,
             tls,
             started_with,
-            reloads: Mutex::new(Reloads { policies, read, received: None }),
+            reloads: Mutex::new(Reloads {
+                policies,
+                applied: read.contents().clone(),
+                read,
+                received: None,
+            }),
         })
     }
 
@@ -208,15 +217,14 @@ impl Live {
         self.apply(&mut reloads, read, service)
     }
 
-    /// Replaces the resources of the control plane. The files are read again, too, because both are one configuration.
+    /// Replaces the resources of the control plane.
     ///
     /// # Errors
     ///
-    /// If a resource or a file is invalid. The current configuration stays in effect then.
+    /// If a resource is invalid, or does not go with the files. The current configuration stays in effect then.
     pub(crate) fn receive(&self, resources: Vec<Any>) -> Reloaded {
         let mut reloads = self.reloads();
-        // Changed files are still reloaded as such, and counted and logged.
-        let (_, service) = self.source.load(Some(&resources));
+        let service = self.source.load_received(&resources, &reloads.applied);
         self.try_apply(&mut reloads, service)?;
         reloads.received = Some(resources);
         Ok(())
@@ -248,8 +256,11 @@ impl Live {
         read: Read,
         service: Result<Service, Errors>,
     ) -> Reloaded {
-        reloads.read = read;
         let result = self.try_apply(reloads, service);
+        if result.is_ok() {
+            reloads.applied = read.contents().clone();
+        }
+        reloads.read = read;
         telemetry::reloaded(result.is_ok());
         result
     }
@@ -292,7 +303,7 @@ impl Active {
     fn new(
         config: Config,
         store: &AnyStore,
-        all: &mut HashMap<String, ActivePolicy>,
+        all: &mut Remembered<ActivePolicy>,
         restart_needed: Vec<&'static str>,
     ) -> Result<Self, ConfigError> {
         let Config { settings, policies, shadow, domains, lists, client_ip, awaits_control_plane } =
@@ -318,9 +329,9 @@ impl Active {
             let is_shadow = shadow.contains(&name);
             let policy =
                 ActivePolicy::new(policy, is_shadow, &settings.checks, store, all.get(&name))?;
-            all.insert(name.clone(), policy.clone());
             active.insert(name, policy);
         }
+        all.replace(active.iter().map(|(name, policy)| (name.clone(), policy.clone())));
         let ended_holds = EndedHolds::new(store, &settings.checks)?;
         Ok(Self {
             policies: active,

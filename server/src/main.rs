@@ -3,7 +3,8 @@
 //!
 //! `cli` reads the command line, and `config` the files: the `settings` and the limits of a `domain`. It
 //! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `range` is
-//! a range of IP addresses. `live` holds the configuration in use with its limiters, and `reload` replaces it
+//! a range of IP addresses. `live` holds the configuration in use with its limiters (`remembered` those
+//! of policies that are gone), and `reload` replaces it
 //! as a whole. `xds` receives domains from the `control_plane`.
 //!
 //! `grpc`, `http` and `admin` are the three ports. `store` opens the store of the settings. `checker` decides a
@@ -48,6 +49,7 @@ mod per_address;
 mod protocol;
 mod range;
 mod reload;
+mod remembered;
 mod requests;
 mod secret;
 mod serve;
@@ -77,7 +79,7 @@ fn main() -> ExitCode {
     // An old kernel does not have the setting.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    let Cli { command, serve } = Cli::parse();
+    let Cli { command, serve } = Cli::parse_from(cli::arguments());
     match command {
         None => run(serve),
         Some(Command::Check(check)) => exit(report(*check)),
@@ -86,12 +88,16 @@ fn main() -> ExitCode {
 }
 
 fn report(check: CheckArgs) -> Result<(), Errors> {
-    let (policies, without_effect) = server::check(&check.source())?;
-    for (variable, reason) in without_effect {
+    let checked = server::check(&check.source())?;
+    for (variable, reason) in checked.without_effect {
         eprintln!("warning: {variable} has no effect: {reason}");
     }
+    let policies = checked.policies;
     let noun = if policies == 1 { "policy" } else { "policies" };
-    println!("{policies} {noun}, no errors");
+    match checked.control_plane {
+        Some(server) => println!("{policies} {noun}, no errors; {server} sends further limits"),
+        None => println!("{policies} {noun}, no errors"),
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The counter of checks that are allowed near a limit, so that operators see a limit before it denies anything.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fleetlimit::{Decision, QuotaStatus, Source};
 use metrics::Counter;
@@ -10,14 +10,16 @@ use crate::telemetry;
 /// The counter of a policy.
 #[derive(Clone)]
 pub(crate) struct NearLimit {
-    counter: Counter,
+    policy: Arc<str>,
+    /// It has a series from its first check on: a control plane may send very many policies.
+    counter: Arc<OnceLock<Counter>>,
     /// The part of a limit that may be used before a check counts.
     ratio: f64,
 }
 
 impl NearLimit {
     pub(crate) fn new(policy: &Arc<str>, ratio: f64) -> Self {
-        Self { counter: telemetry::near_limit(policy), ratio }
+        Self { policy: policy.clone(), counter: Arc::default(), ratio }
     }
 
     /// Counts a decision that allows a check, if more than the ratio of any quota is used then. The failure mode does not
@@ -29,7 +31,7 @@ impl NearLimit {
         };
         let is_known = decision.source() != Source::FailureMode;
         if is_known && !decision.would_be_denied() && decision.quotas().any(is_near) {
-            self.counter.increment(1);
+            self.counter.get_or_init(|| telemetry::near_limit(&self.policy)).increment(1);
         }
     }
 }

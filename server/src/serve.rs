@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleetlimit::internal::LogThrottle;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +31,8 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// The number of times that a gateway can cancel all requests of a connection while the process does not run. With
 /// more, the connection is closed. Their headers are all in memory until the first one is accepted.
 const CANCELLED: u32 = 4;
+/// The least time between two lines about clients that do not establish TLS.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,6 +54,8 @@ impl<H: Handler> Endpoint<H> {
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
         let per_address = PerAddress::new(limits.connections_per_address());
         let builder = builder(protocol, &limits);
+        let failures =
+            Arc::new(TlsFailures { port: name, throttle: LogThrottle::new(LOG_INTERVAL) });
         loop {
             let permit = tokio::select! {
                 permit = connections.clone().acquire_owned() => permit,
@@ -78,10 +83,10 @@ impl<H: Handler> Endpoint<H> {
             let first_request_by = Instant::now() + limits.handshake_timeout;
             let connection =
                 Connection { peer, handler, builder, protocol, limits, first_request_by };
-            let (tls, stop) = (tls.clone(), stop.clone());
+            let (tls, stop, failures) = (tls.clone(), stop.clone(), failures.clone());
             tokio::spawn(async move {
                 let _held = (permit, place);
-                if let Err(error) = serve(connection, stream, tls, stop).await {
+                if let Err(error) = serve(connection, stream, tls, stop, &failures).await {
                     tracing::debug!(%peer, %error, "connection failed");
                 }
             });
@@ -94,14 +99,36 @@ async fn serve<H: Handler>(
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
     mut stop: watch::Receiver<bool>,
+    failures: &TlsFailures,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let Some(tls) = tls else { return connection.serve(stream, stopped(&mut stop)).await };
     let tls = tls.acceptor(connection.protocol);
     let stream = tokio::select! {
-        accepted = timeout_at(connection.first_request_by, tls.accept(stream)) => accepted??,
+        accepted = timeout_at(connection.first_request_by, tls.accept(stream)) => {
+            accepted?.inspect_err(|error| failures.add(connection.peer, error))?
+        }
         () = stopped(&mut stop) => return Ok(()),
     };
     connection.serve(stream, stopped(&mut stop)).await
+}
+
+/// The connections of a port for which TLS was not established. A gateway that has no certificate, or the wrong one, lets
+/// requests pass, so operators have to see it.
+struct TlsFailures {
+    port: &'static str,
+    throttle: LogThrottle,
+}
+
+impl TlsFailures {
+    fn add(&self, peer: SocketAddr, error: &io::Error) {
+        telemetry::tls_failure(self.port);
+        if let Some(count) = self.throttle.occurred(std::time::Instant::now()) {
+            tracing::warn!(
+                event = "tls_handshake_failed", count, %peer, port = self.port, %error,
+                "a client has not established TLS"
+            );
+        }
+    }
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {

@@ -35,15 +35,27 @@ const PORTS: u64 = 3;
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 const STORE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Checks a configuration as far as that is possible without connecting, and returns the number of its
-/// policies, and the variables without effect.
+/// A configuration without errors.
+pub(crate) struct Checked {
+    /// The number of its policies.
+    pub(crate) policies: usize,
+    pub(crate) without_effect: WithoutEffect,
+    /// The control plane, which sends limits, too.
+    pub(crate) control_plane: Option<String>,
+}
+
+/// Checks a configuration as far as that is possible without connecting.
 ///
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub(crate) fn check(source: &Source) -> Result<(usize, WithoutEffect), Errors> {
+pub(crate) fn check(source: &Source) -> Result<Checked, Errors> {
     let config = source.load(None).1?.config;
-    Ok((config.policies.iter().count(), source.without_effect(&config.settings)))
+    Ok(Checked {
+        policies: config.policies.iter().count(),
+        without_effect: source.without_effect(&config.settings),
+        control_plane: config.settings.xds.map(|xds| xds.server),
+    })
 }
 
 /// Runs until SIGTERM or SIGINT.

@@ -25,6 +25,7 @@ pub(crate) const NEAR_LIMIT: &str = "fleetlimit.server.near_limit";
 pub(crate) const XDS_CONNECTED: &str = "fleetlimit.server.xds.connected";
 pub(crate) const XDS_UPDATES: &str = "fleetlimit.server.xds.updates";
 pub(crate) const XDS_REJECTED: &str = "fleetlimit.server.xds.rejected";
+pub(crate) const TLS_FAILURES: &str = "fleetlimit.server.tls.failures";
 pub(crate) const CONNECTIONS_REFUSED: &str = "fleetlimit.server.connections.refused";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -36,7 +37,13 @@ pub(crate) enum LogFormat {
 
 /// `RUST_LOG` selects what is logged, instead of this level: `info` by default.
 pub(crate) fn init_logs(level: Option<LevelFilter>, format: LogFormat) {
-    let default = level.unwrap_or(LevelFilter::INFO).to_string();
+    // Below `info`, the lines of other crates would hide those of this one.
+    let default = match level.unwrap_or(LevelFilter::INFO) {
+        level if level > LevelFilter::INFO => {
+            format!("info,fleetlimit={level},fleetlimit_server={level}")
+        }
+        level => level.to_string(),
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
@@ -100,6 +107,10 @@ pub(crate) fn init_metrics(
     metrics::describe_counter!(
         CONNECTIONS_REFUSED,
         "Connections that were closed because their client address had too many, by port"
+    );
+    metrics::describe_counter!(
+        TLS_FAILURES,
+        "Connections that ended before TLS was established, such as without a client certificate, by port"
     );
     metrics::gauge!(RELOAD_FAILED).set(0.0);
     // A counter that appears with its first event has not increased, so no alert would fire for that.
@@ -189,6 +200,11 @@ fn status_name(code: tonic::Code) -> String {
         name.push(letter.to_ascii_uppercase());
     }
     name
+}
+
+/// A connection has ended before TLS was established.
+pub(crate) fn tls_failure(port: &'static str) {
+    metrics::counter!(TLS_FAILURES, "port" => port).increment(1);
 }
 
 /// A connection beyond those of its client address.

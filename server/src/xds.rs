@@ -20,7 +20,7 @@ use envoy_types::pb::google::rpc;
 use futures_util::stream;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Request};
 
 use crate::control_plane::{ControlPlane, Pauses, endpoint, metadata};
@@ -37,6 +37,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time after which a control plane that has sent nothing is logged, each time.
 const SILENCE: Duration = Duration::from_secs(20);
 
+/// The pause after each configuration, so that a control plane that sends very many costs little.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A connection that has lasted longer than this is replaced after the first pause.
+const STABLE: Duration = Duration::from_secs(10);
+
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Receives the domains of the control plane for as long as the process runs, or returns if the settings name none.
@@ -45,16 +50,31 @@ pub(crate) async fn follow(live: Arc<Live>) {
     let (Some(settings), Some(control_plane)) = (settings, &live.control_plane) else { return };
     let mut pauses = Pauses::new(settings.retry.clone());
     loop {
-        let Err(error) = connect_and_receive(&live, control_plane, &settings, &mut pauses).await;
+        let start = Instant::now();
+        let Err(error) = connect_and_receive(&live, control_plane, &settings).await;
         control_plane.lost();
+        if start.elapsed() > STABLE {
+            pauses.reset();
+        }
         let pause = pauses.next(fleetlimit::internal::random_unit());
-        tracing::warn!(
-            event = "control_plane_lost",
-            server = settings.server,
-            reason = fleetlimit::internal::with_causes(&*error),
-            ?pause,
-            "the control plane is not connected: what it has sent stays in effect, and changes do not arrive"
-        );
+        let (server, reason) = (&settings.server, fleetlimit::internal::with_causes(&*error));
+        if live.active().awaits_control_plane {
+            tracing::warn!(
+                event = "control_plane_lost",
+                server,
+                reason,
+                ?pause,
+                "the control plane is not connected, and has sent no configuration yet: checks of its domains fail"
+            );
+        } else {
+            tracing::warn!(
+                event = "control_plane_lost",
+                server,
+                reason,
+                ?pause,
+                "the control plane is not connected: what it has sent stays in effect, and changes do not arrive"
+            );
+        }
         sleep(pause).await;
     }
 }
@@ -64,17 +84,17 @@ async fn connect_and_receive(
     live: &Arc<Live>,
     control_plane: &ControlPlane,
     settings: &Xds,
-    pauses: &mut Pauses,
 ) -> Result<Infallible, Failure> {
     let of_files = settings.clone();
     let endpoint = spawn_blocking(move || endpoint(&of_files)).await??;
-    let channel = timeout(CONNECT_TIMEOUT, endpoint.connect()).await??;
+    let channel = timeout(CONNECT_TIMEOUT, endpoint.connect()).await;
+    let channel = channel.map_err(|_| "connecting has taken longer than 5s")??;
     let mut client = AggregatedDiscoveryServiceClient::new(channel)
         .max_decoding_message_size(settings.max_message_bytes);
-    let (requests, mut queue) = mpsc::unbounded_channel();
+    let (requests, mut queue) = mpsc::channel(1);
     // Without a version, also after a reconnect: another process may use the same version for other resources, and would
     // then send nothing.
-    requests.send(request(settings))?;
+    requests.send(request(settings)).await?;
     let mut request = Request::new(stream::poll_fn(move |context| queue.poll_recv(context)));
     *request.metadata_mut() = metadata(settings)?;
     let first = async {
@@ -84,7 +104,11 @@ async fn connect_and_receive(
     let (mut next, mut responses) = report_silence(settings, first).await?;
     let mut accepted = String::new();
     while let Some(response) = next {
-        pauses.reset();
+        let (found, expected) = (&response.type_url, Resource::type_url());
+        if *found != expected {
+            // A rejection would be one of our own type.
+            return Err(format!("a response has the type {found:?} instead of {expected}").into());
+        }
         if control_plane.connected() {
             let server = &settings.server;
             tracing::info!(
@@ -93,7 +117,9 @@ async fn connect_and_receive(
                 "the control plane is connected"
             );
         }
-        requests.send(answer(live, control_plane, settings, response, &mut accepted).await?)?;
+        let answer = answer(live, control_plane, settings, response, &mut accepted).await?;
+        requests.send(answer).await?;
+        sleep(PAUSE).await;
         next = responses.message().await?;
     }
     Err("the control plane has ended the stream".into())

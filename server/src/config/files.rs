@@ -1,5 +1,6 @@
 //! The files of a configuration, and whether they change.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -12,9 +13,21 @@ use crate::secret::excerpt_of_path;
 pub(crate) struct Read {
     paths: Vec<PathBuf>,
     digest: Vec<u8>,
+    contents: Contents,
+}
+
+/// What was in files and directories.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    directories: BTreeMap<PathBuf, Vec<PathBuf>>,
 }
 
 impl Read {
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
     pub(crate) fn has_changed(&self) -> bool {
         let mut files = Files::default();
         for file in self.paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
@@ -28,21 +41,43 @@ impl Read {
 }
 
 #[derive(Default)]
-pub(super) struct Files {
+pub(super) struct Files<'a> {
     paths: Vec<PathBuf>,
     hasher: Sha256,
+    contents: Contents,
+    /// What was read before, instead of what the files have now.
+    before: Option<&'a Contents>,
 }
 
-impl Files {
+impl<'a> Files<'a> {
+    pub(super) fn new(before: Option<&'a Contents>) -> Self {
+        Self { before, ..Self::default() }
+    }
+
     /// A file or directory, also one that cannot be read yet.
     pub(super) fn watch(&mut self, path: PathBuf) {
         self.paths.push(path);
     }
 
     pub(super) fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
-        let content = fs::read(file)?;
+        let content = match self.before {
+            Some(before) => before.files.get(file).cloned().ok_or(io::ErrorKind::NotFound)?,
+            None => fs::read(file)?,
+        };
         self.add(file, &content);
+        self.contents.files.insert(file.to_owned(), content.clone());
         Ok(content)
+    }
+
+    /// A file, or the files of a directory.
+    pub(super) fn list(&mut self, path: &Path) -> Result<Vec<PathBuf>, String> {
+        self.watch(path.to_owned());
+        let files = match self.before {
+            Some(before) => before.directories.get(path).cloned().unwrap_or_default(),
+            None => files_at(path)?,
+        };
+        self.contents.directories.insert(path.to_owned(), files.clone());
+        Ok(files)
     }
 
     pub(super) fn read_text(&mut self, file: &Path) -> io::Result<String> {
@@ -58,13 +93,14 @@ impl Files {
     }
 
     pub(super) fn into_read(self) -> Read {
-        Read { paths: self.paths, digest: self.hasher.finalize().to_vec() }
+        let Self { paths, hasher, contents, .. } = self;
+        Read { paths, digest: hasher.finalize().to_vec(), contents }
     }
 }
 
 /// A file, or the files of a directory and of those in it, by name. All have to be YAML: nothing that may
 /// have limits is ignored. Hidden files and backups are.
-pub(super) fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

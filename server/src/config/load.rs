@@ -2,6 +2,7 @@
 
 use envoy_types::pb::google::protobuf::Any;
 
+use super::files::Contents;
 use super::reader::Reader;
 use super::source::Source;
 use super::{Config, Errors, Read, Service};
@@ -15,7 +16,23 @@ impl Source {
     ///
     /// Everything that is wrong with any of them, as far as that can be found without connecting.
     pub(crate) fn load(&self, received: Option<&[Any]>) -> (Read, Result<Service, Errors>) {
-        let mut reader = Reader::new(self, received);
+        Self::load_with(Reader::new(self, received, None))
+    }
+
+    /// Adds resources to the files as they were read before: those of now may be half written.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the resources.
+    pub(crate) fn load_received(
+        &self,
+        received: &[Any],
+        before: &Contents,
+    ) -> Result<Service, Errors> {
+        Self::load_with(Reader::new(self, Some(received), Some(before))).1
+    }
+
+    fn load_with(mut reader: Reader<'_>) -> (Read, Result<Service, Errors>) {
         let service = reader.settings().and_then(|mut settings| {
             reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.
@@ -31,7 +48,7 @@ impl Source {
     /// Reads only the settings of OpenTelemetry, which metrics need from the start. `None` if there are none, or they are
     /// wrong, which [`load`](Self::load) reports.
     pub(crate) fn otlp(&self) -> Option<Otlp> {
-        Reader::new(self, None).settings()?.otlp
+        Reader::new(self, None, None).settings()?.otlp
     }
 
     /// Reads only the limits: what else the settings say about the service may be incomplete, such as a
@@ -41,7 +58,7 @@ impl Source {
     ///
     /// Everything that is wrong with the limits, or cannot be read.
     pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
-        let mut reader = Reader::new(self, None);
+        let mut reader = Reader::new(self, None, None);
         let config = reader.settings().and_then(|settings| reader.limits(settings));
         reader.finish(config).1
     }

@@ -32,7 +32,7 @@ use crate::lists::Lists;
 use crate::settings::Settings;
 use crate::tls::ServerTls;
 
-pub(crate) use files::Read;
+pub(crate) use files::{Contents, Read};
 pub(crate) use overrides::Overrides;
 pub(crate) use ratelimit_env::RatelimitEnv;
 pub(crate) use source::{Origin, Source, WithoutEffect};

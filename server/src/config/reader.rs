@@ -15,7 +15,7 @@ use serde_saphyr::Location;
 use sha2::{Digest, Sha256};
 
 use super::document::Document;
-use super::files::{Files, files_at};
+use super::files::{Contents, Files};
 use super::overrides::SettingsWriter;
 use super::places::Places;
 use super::secrets;
@@ -47,7 +47,7 @@ pub(super) struct Reader<'a> {
     name: PathBuf,
     /// The text of the settings.
     text: String,
-    files: Files,
+    files: Files<'a>,
     errors: Errors,
     places: Places,
     /// The sections in which something has been left out, because it is wrong.
@@ -55,14 +55,19 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(source: &'a Source, received: Option<&'a [Any]>) -> Self {
+    /// `before` is what was in the files, if they are not to be read again.
+    pub(super) fn new(
+        source: &'a Source,
+        received: Option<&'a [Any]>,
+        before: Option<&'a Contents>,
+    ) -> Self {
         let name = source.origin.name();
         Self {
             source,
             received,
             name: name.to_owned(),
             text: String::new(),
-            files: Files::default(),
+            files: Files::new(before),
             errors: source.environment.clone(),
             places: Places::new(name),
             incomplete: HashSet::new(),
@@ -356,8 +361,7 @@ impl<'a> Reader<'a> {
         let base = self.name.parent().unwrap_or(Path::new("")).to_owned();
         for path in &settings.domains {
             let at = base.join(&path.value);
-            self.files.watch(at.clone());
-            match files_at(&at) {
+            match self.files.list(&at) {
                 Err(error) => self.errors.add(&self.name, path.referenced, error),
                 Ok(files) => {
                     for file in files {

@@ -13,6 +13,8 @@ use crate::settings::{
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// The greatest age of a connection, which is bounded for the same reason.
+pub(super) const MAX_CONNECTION_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The fewest bytes of a token, and of the secret of holds. A shorter one could be guessed.
 const MIN_SECRET: usize = 16;
 
@@ -163,7 +165,6 @@ fn of_limits(limits: &ResourceLimits) -> Found {
     for (setting, is_zero) in [
         ("resource_limits.request_timeout", limits.request_timeout.is_zero()),
         ("resource_limits.idle_timeout", limits.idle_timeout.is_zero()),
-        ("resource_limits.connection_age", limits.connection_age.is_zero()),
         ("resource_limits.header_bytes", limits.header_bytes == 0),
         ("resource_limits.request_bytes", limits.request_bytes == 0),
         ("resource_limits.descriptors", limits.descriptors == 0),
@@ -175,6 +176,10 @@ fn of_limits(limits: &ResourceLimits) -> Found {
     if limits.connections.get() > Semaphore::MAX_PERMITS {
         let (setting, most) = ("resource_limits.connections", Semaphore::MAX_PERMITS);
         errors.push((setting, format!("{setting}: must be at most {most}")));
+    }
+    if limits.connection_age.is_zero() || limits.connection_age > MAX_CONNECTION_AGE {
+        let setting = "resource_limits.connection_age";
+        errors.push((setting, format!("{setting}: must be more than 0s, and at most 365d")));
     }
     if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
         let setting = "resource_limits.handshake_timeout";

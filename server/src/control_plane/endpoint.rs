@@ -15,6 +15,10 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(20);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE_RETRIES: u32 = 3;
 
+/// The bounds of pauses between attempts to connect.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_secs(60 * 60);
+
 /// Checks the settings as far as that is possible without connecting.
 ///
 /// # Errors
@@ -22,7 +26,9 @@ const TCP_KEEPALIVE_RETRIES: u32 = 3;
 /// The name of the setting that is wrong, and why.
 pub(crate) fn check(settings: &Xds) -> Result<(), (&'static str, String)> {
     let is_address = settings.server.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && !host.contains("://") && port.parse::<u16>().is_ok_and(|port| port > 0)
+        // A URL may have a password, and this is shown.
+        let is_host = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
+        is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
     if !is_address {
         let server = excerpt(&settings.server);
@@ -33,8 +39,9 @@ pub(crate) fn check(settings: &Xds) -> Result<(), (&'static str, String)> {
     if settings.max_message_bytes == 0 {
         return Err(("xds.max_message_bytes", "must be more than 0".to_owned()));
     }
-    if settings.retry.first.is_zero() || settings.retry.longest.is_zero() {
-        return Err(("xds.retry", "`first` and `longest` must be more than 0s".to_owned()));
+    let is_pause = |pause| (MIN_PAUSE..=MAX_PAUSE).contains(&pause);
+    if !is_pause(settings.retry.first) || !is_pause(settings.retry.longest) {
+        return Err(("xds.retry", "`first` and `longest` must be 10ms to 1h".to_owned()));
     }
     endpoint(settings).map(|_| ()).map_err(|error| ("xds.server", error.to_string()))
 }

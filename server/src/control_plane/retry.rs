@@ -19,11 +19,11 @@ impl Pauses {
     /// The next pause. `jitter` is a random number from 0 to 1.
     pub(crate) fn next(&mut self, jitter: f64) -> Duration {
         let pause = self.next.min(self.settings.longest);
-        self.next = pause * 2;
+        self.next = pause.saturating_mul(2);
         pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
     }
 
-    /// The control plane has worked, so the next pause is the first one again.
+    /// A connection has lasted, so the next pause is the first one again.
     pub(crate) fn reset(&mut self) {
         self.next = self.settings.first;
     }

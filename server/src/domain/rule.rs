@@ -74,7 +74,8 @@ impl Rule {
             limit,
             name: rate_limit.map(|rate_limit| rate_limit.name.clone()).unwrap_or_default(),
             replaces: replaces.map(|replaced| replaced.name.value.clone()).collect(),
-            shadow_mode: shadow_mode || context.options.shadow_mode,
+            // Other routes use a policy of the settings, too.
+            shadow_mode: shadow_mode || context.options.shadow_mode && descriptor.policy.is_none(),
             quota_mode: quota_mode || context.options.quota_mode,
             count_denied: count_denied
                 .or(context.domain.count_denied)

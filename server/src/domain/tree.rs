@@ -1,6 +1,6 @@
 //! The descriptors of a domain, by the keys and values that they match.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fleetlimit::Key;
 
@@ -8,6 +8,7 @@ use super::context::Context;
 use super::format::Descriptor;
 use super::pattern::Pattern;
 use super::rule::{Limit, Rule};
+use crate::secret::excerpt;
 
 #[derive(Debug, Default)]
 pub(super) struct Node {
@@ -22,6 +23,8 @@ pub(super) struct Node {
 struct Children {
     exact: HashMap<String, Node>,
     wildcards: Vec<Wildcard>,
+    /// The texts of the wildcards.
+    texts: HashSet<String>,
     any: Option<Box<Node>>,
 }
 
@@ -146,7 +149,9 @@ fn add_children<'a>(
         if key.is_empty() {
             context.error(at, "the key is empty");
         }
-        if Pattern::is_one(key) {
+        // Control planes name keys after routes, some of which end with `*`. In a file, it is probably a mistake.
+        if Pattern::is_one(key) && !context.domain.is_resource {
+            let key = excerpt(key);
             let message = format!("`*` in the key `{key}`: only values can have wildcards");
             context.error(at, message);
         }
@@ -166,7 +171,7 @@ fn add_children<'a>(
         let is_new = match value {
             None => siblings.any.replace(Box::new(node)).is_none(),
             Some(value) if Pattern::is_one(value) => {
-                let is_new = siblings.wildcards.iter().all(|wildcard| wildcard.text != value);
+                let is_new = siblings.texts.insert(value.to_owned());
                 let (text, pattern) = (value.to_owned(), Pattern::new(value));
                 let shares = shares.is_some_and(|shares| shares.value);
                 siblings.wildcards.push(Wildcard { text, pattern, shares, node });
@@ -175,8 +180,9 @@ fn add_children<'a>(
             Some(value) => siblings.exact.insert(value.to_owned(), node).is_none(),
         };
         if !is_new {
-            let value = value.map_or(String::new(), |value| format!(" with the value `{value}`"));
-            let message = format!("there is another descriptor `{key}`{value}");
+            let value = value
+                .map_or(String::new(), |value| format!(" with the value `{}`", excerpt(value)));
+            let message = format!("there is another descriptor `{}`{value}", excerpt(key));
             context.error(at, message);
         }
         context.path.pop();

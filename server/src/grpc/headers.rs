@@ -50,13 +50,15 @@ fn of_closest(outcomes: &[Outcome<'_>], names: &EnvoyHeaders) -> Vec<HeaderValue
         (status.code != i32::from(Code::OverLimit), status.limit_remaining)
     };
     let Some((limit, status)) = limited.min_by_key(remaining) else { return Vec::new() };
-    let reset = status.duration_until_reset.map_or(0, |time| time.seconds);
+    // A limit of 0 requests is never reset.
+    let reset = status.duration_until_reset.map(|time| time.seconds.to_string());
     let headers = [
-        (&names.limit, limit.requests_per_unit.to_string()),
-        (&names.remaining, status.limit_remaining.to_string()),
-        (&names.reset, reset.to_string()),
+        (&names.limit, Some(limit.requests_per_unit.to_string())),
+        (&names.remaining, Some(status.limit_remaining.to_string())),
+        (&names.reset, reset),
     ];
-    headers.map(|(name, value)| header(name.0.as_str(), value)).into()
+    let given = headers.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    given.map(|(name, value)| header(name.0.as_str(), value)).collect()
 }
 
 fn header(name: &str, value: String) -> HeaderValue {

@@ -13,8 +13,8 @@ use crate::admin::Readiness;
 /// The interval of updates. In most failure modes an update takes no call to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The process as a whole, and the service that gateways use.
-const SERVICES: [&str; 2] = ["", SERVICE_NAME];
+/// The process as a whole, the service that gateways use, and the name that it has in envoyproxy/ratelimit.
+const SERVICES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
 /// The status that health checks get.
 pub(crate) struct Health {

@@ -14,19 +14,24 @@ pub(super) enum Overall {
 
 /// Decides the request, which is over the limit if one of its limits is, or all of those in quota mode are. `None` if
 /// that depends on checks that have failed.
-pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Option<Overall> {
-    let best = if_failed(outcomes, None);
-    let worst = if_failed(outcomes, Some(Duration::MAX));
+///
+/// If all limits are in quota mode, a descriptor without a limit is one that is not over it.
+pub(super) fn overall(outcomes: &[Outcome<'_>], all_are_quotas: bool) -> Option<Overall> {
+    let is_unmatched =
+        |outcome: &Outcome<'_>| matches!(outcome, Outcome::Unlimited { is_matched: false, .. });
+    let is_within = all_are_quotas && outcomes.iter().any(is_unmatched);
+    let best = if_failed(outcomes, is_within, None);
+    let worst = if_failed(outcomes, is_within, Some(Duration::MAX));
     ((best == Overall::Allowed) == (worst == Overall::Allowed)).then_some(best)
 }
 
-/// The result with this wait for the checks that have failed.
-fn if_failed(outcomes: &[Outcome<'_>], failed: Option<Duration>) -> Overall {
+/// The result with this wait for the checks that have failed. `is_within` is true if not all quotas are over the limit.
+fn if_failed(outcomes: &[Outcome<'_>], is_within: bool, failed: Option<Duration>) -> Overall {
     let wait = |outcome: &Outcome<'_>| if outcome.has_failed() { failed } else { wait(outcome) };
     let others = outcomes.iter().filter(|outcome| !is_quota(outcome));
     // An allowed one has no wait, which is less than any.
     let quotas = outcomes.iter().filter(|outcome| is_quota(outcome));
-    let first_quota = quotas.map(&wait).min().flatten();
+    let first_quota = quotas.map(&wait).min().flatten().filter(|_| !is_within);
     match others.filter_map(&wait).chain(first_quota).max() {
         None => Overall::Allowed,
         Some(wait) => Overall::Denied(Some(wait).filter(|wait| *wait < Duration::MAX)),

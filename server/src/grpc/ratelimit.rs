@@ -75,7 +75,13 @@ impl RateLimitService {
             (1, Some(only)) => vec![finish(only).await],
             (_, first) => join_all(first.into_iter().chain(steps).map(finish)).await,
         };
-        let overall = overall(&outcomes).ok_or_else(unavailable)?;
+        let overall = match overall(&outcomes, active.settings.envoy.quota_mode) {
+            // What an operator denies is denied in any case.
+            Some(Overall::Denied(_)) if active.settings.envoy.shadow_mode && !is_overruled => {
+                Overall::Allowed
+            }
+            overall => overall.ok_or_else(unavailable)?,
+        };
         for (planned, outcome) in planned.iter().zip(&outcomes) {
             if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned
                 && outcome.is_decided()

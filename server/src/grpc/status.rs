@@ -119,7 +119,8 @@ fn remaining(decision: &Decision) -> u32 {
 /// The time until the request is allowed or the limit is reset. `None` if it will never be allowed.
 fn until_reset(decision: &Decision) -> Option<Duration> {
     match decision.would_be_denied() {
-        true => decision.retry_after(),
+        // In shadow mode, the request need not wait.
+        true => decision.retry_after().or(decision.is_allowed().then(|| decision.reset_after())),
         false => Some(decision.reset_after()),
     }
 }

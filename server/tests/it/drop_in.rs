@@ -12,6 +12,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::common::{
     Authority, ControlPlane, FREE_PORTS, Files, PROGRAM, Redis, Server, program, request, resource,
@@ -80,6 +82,9 @@ async fn its_files_and_redis_are_used_as_its_environment_says() {
     ];
     let server = Server::spawn(ratelimit(&env));
     assert!(server.log.iter().any(|line| line.contains("store=\"redis\"")), "{:?}", server.log);
+    let health = HealthCheckRequest { service: "ratelimit".to_owned() };
+    let health = server.health().await.check(health).await.unwrap();
+    assert_eq!(health.get_ref().status(), ServingStatus::Serving);
     let mut envoy = server.client().await;
     for left in (0..5).rev() {
         let response = envoy.ask("d", &[("user", "ada")]).await;
@@ -142,8 +147,11 @@ async fn its_modes_headers_and_domains_in_several_files_work() {
         let mut envoy = server.client().await;
         envoy.ask("d", &[("group", "a")]).await;
         assert_eq!(envoy.ask("d", &[("group", "a")]).await.overall_code(), second);
-        let asked: &[&[(&str, &str)]] = &[&[("group", "a")], &[("user", "b")]];
-        assert_eq!(envoy.send(request("d", asked)).await.unwrap().overall_code(), both);
+        // The other one has a limit that is not reached, or none.
+        for other in ["user", "unknown"] {
+            let asked: &[&[(&str, &str)]] = &[&[("group", "a")], &[(other, "b")]];
+            assert_eq!(envoy.send(request("d", asked)).await.unwrap().overall_code(), both);
+        }
     }
     let without = [("RUNTIME_ROOT", files.path("").to_str().unwrap().to_owned())];
     let without = errors(&[
@@ -169,21 +177,23 @@ fn each_variable_that_cannot_work_is_an_error_that_names_it() {
         ("BACKEND_TYPE", "redis", "REDIS_URL: is missing: set BACKEND_TYPE=memory"),
         ("CONFIG_TYPE", "HTTP", "CONFIG_TYPE: `HTTP`: must be FILE or GRPC_XDS_SOTW"),
         ("RUNTIME_SUBDIRECTORY", "other", "other/config: No such file"),
-        ("REDIS_URL", "a:b:c", "REDIS_URL: "),
         ("PORT", "80800", "PORT: `80800`: number too large"),
         ("GRPC_HOST", "envoy", "GRPC_HOST: `envoy`: must be an IP address"),
         ("GRPC_UDS", "/tmp/s", "GRPC_UDS: gRPC is not served on a Unix socket"),
         ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS: GRPC_SERVER_TLS_CERT is missing"),
-        ("GRPC_MAX_CONNECTION_AGE", "24", "GRPC_MAX_CONNECTION_AGE: `24`: time unit needed"),
+        (
+            "GRPC_MAX_CONNECTION_AGE",
+            "24",
+            "GRPC_MAX_CONNECTION_AGE: `24`: must be a duration such as",
+        ),
         ("SHADOW_MODE", "maybe", "SHADOW_MODE: `maybe`: must be true or false"),
         ("NEAR_LIMIT_RATIO", "1.5", "NEAR_LIMIT_RATIO: checks.near_limit_ratio: must be 0 to 1"),
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "yes", "must be true or false"),
-        ("CONFIG_GRPC_XDS_SERVER_URL", "http://a", ""),
-        ("LOG_LEVEL", "loud", ""),
+        ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud`: must be error, warn"),
     ] {
         let found = errors(&[&valid[..], &[(variable, value)]].concat());
         let is_found = found.iter().any(|line| line.contains(expected));
-        assert_eq!(is_found, !expected.is_empty(), "{variable}={value}: {found:?}");
+        assert!(is_found, "{variable}={value}: {found:?}");
     }
     let xds = |more: &[(&str, &str)]| {
         errors(&[&valid[..], &[("CONFIG_TYPE", "GRPC_XDS_SOTW")], more].concat())
@@ -279,7 +289,112 @@ fn logs_are_objects_with_the_format_json_and_have_the_level_of_the_environment()
     assert!(log(&[("LOG_LEVEL", "loud")]).starts_with("LOG_LEVEL: `loud`: must be error, warn"));
 }
 
-/// The deployment of Envoy Gateway 1.8: its environment, apart from the addresses.
+/// All variables of envoyproxy/ratelimit, as of July 2026.
+const ALL: &str = "
+BACKEND_TYPE CACHE_KEY_PREFIX CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS
+CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_NODE_ID
+CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_SERVER_TLS_CACERT
+CONFIG_GRPC_XDS_SERVER_TLS_SAN CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_USE_TLS
+CONFIG_TYPE DEBUG_HOST DEBUG_PORT
+DISABLE_STATS EXPIRATION_JITTER_MAX_SECONDS EXTRA_TAGS
+FORCE_START_WITHOUT_INITIAL_CONFIG GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
+GRPC_HOST GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
+GRPC_PORT GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+GRPC_SERVER_USE_TLS GRPC_UDS HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+HOST LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER
+LIMIT_RESET_HEADER LIMIT_RESPONSE_HEADERS_ENABLED LOCAL_CACHE_SIZE_IN_BYTES
+LOG_FORMAT LOG_LEVEL MEMCACHE_HOST_PORT
+MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH
+MEMCACHE_TLS MEMCACHE_TLS_CACERT MEMCACHE_TLS_CLIENT_CERT
+MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION MERGE_DOMAIN_CONFIG
+NEAR_LIMIT_RATIO PORT PROMETHEUS_ADDR
+PROMETHEUS_MAPPER_YAML PROMETHEUS_PATH PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
+QUOTA_MODE REDIS_AUTH REDIS_CLUSTER_PIPELINE_PARALLELISM
+REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_PERSECOND REDIS_PERSECOND_AUTH
+REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_PIPELINE_WINDOW
+REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_SENTINEL_AUTH
+REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_TLS
+REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PIPELINE_LIMIT
+REDIS_PIPELINE_WINDOW REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_SIZE
+REDIS_SENTINEL_AUTH REDIS_SOCKET_TYPE REDIS_STARTUP_INITIAL_INTERVAL
+REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_STARTUP_MAX_INTERVAL REDIS_TIMEOUT
+REDIS_TLS REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT
+REDIS_TLS_CLIENT_KEY REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_TYPE
+REDIS_URL RESPONSE_DYNAMIC_METADATA RUNTIME_APPDIRECTORY
+RUNTIME_IGNOREDOTFILES RUNTIME_ROOT RUNTIME_SUBDIRECTORY
+RUNTIME_WATCH_ROOT SHADOW_MODE STATSD_HOST
+STATSD_PORT STATS_FLUSH_INTERVAL STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
+TRACING_ENABLED TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE
+TRACING_SERVICE_INSTANCE_ID TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
+USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS USE_PROMETHEUS
+USE_STATSD XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_JITTER
+XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES
+";
+
+/// Otherwise someone believes in a setting that is not there.
+#[test]
+fn each_variable_of_the_other_program_has_an_effect_or_is_a_warning() {
+    const PAGE: &str = include_str!("../../../docs/gateways/envoy.md");
+    let (_, table) = PAGE.split_once("| variable | effect |").unwrap();
+    let rows = table.lines().take_while(|line| !line.starts_with('#'));
+    let rows: Vec<_> = rows.filter_map(|row| row.strip_prefix("| ")?.split_once(" | ")).collect();
+    let files = runtime(&[("d.yaml", DOMAIN)]);
+    let root = files.path("").to_str().unwrap().to_owned();
+    for variable in ALL.split_whitespace() {
+        let name = format!("`{variable}`");
+        let (_, effect) = rows.iter().find(|(names, _)| names.contains(&name)).expect(variable);
+        if !effect.starts_with("none") {
+            continue;
+        }
+        // None of them has this value by default.
+        let env = [
+            ("RUNTIME_ROOT", &*root),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("BACKEND_TYPE", "memory"),
+            (variable, "other"),
+        ];
+        let found = errors(&env);
+        let warning = format!("warning: {variable} has no effect: ");
+        assert!(found.len() == 1 && found[0].starts_with(&warning), "{variable}: {found:?}");
+    }
+}
+
+#[test]
+fn variables_that_need_another_one_are_warnings_without_it() {
+    let files = runtime(&[("d.yaml", DOMAIN)]);
+    let root = files.path("").to_str().unwrap().to_owned();
+    let common = [("RUNTIME_ROOT", &*root), ("RUNTIME_SUBDIRECTORY", "/ratelimit")];
+    let memory = [("BACKEND_TYPE", "memory")];
+    let redis = [("REDIS_URL", "127.0.0.1:1")];
+    for (env, variable) in [
+        (&[memory[0], ("GRPC_CLIENT_TLS_CACERT", "/certs/ca.crt")][..], "GRPC_CLIENT_TLS_CACERT"),
+        (&[memory[0], ("PROMETHEUS_ADDR", ":9090")], "PROMETHEUS_ADDR"),
+        (
+            &[memory[0], ("CONFIG_GRPC_XDS_NODE_ID", "a"), ("CONFIG_TYPE", "FILE")],
+            "CONFIG_GRPC_XDS_NODE_ID",
+        ),
+        (&[memory[0], redis[0]], "REDIS_URL"),
+        (&[redis[0], ("REDIS_TLS_CACERT", "ca.pem")], "REDIS_TLS_CACERT"),
+        (&[redis[0], ("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH"),
+    ] {
+        let found = errors(&[&common, env].concat());
+        let warning = format!("warning: {variable} has no effect: ");
+        assert!(found.len() == 1 && found[0].starts_with(&warning), "{variable}: {found:?}");
+    }
+}
+
+/// The command of a container follows the entry point of its image.
+#[test]
+fn the_other_program_may_be_the_first_argument() {
+    let files = runtime(&[("d.yaml", DOMAIN)]);
+    let mut command = program(&FREE_PORTS);
+    command.env("RUNTIME_ROOT", files.path("")).env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    command.env("BACKEND_TYPE", "memory").args(["/bin/ratelimit", "check"]);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 policies, no errors\n");
+}
+
+/// The deployment of Envoy Gateway 1.9: its environment, apart from the addresses.
 const ENVOY_GATEWAY: [(&str, &str); 21] = [
     ("RUNTIME_ROOT", "/data"),
     ("RUNTIME_SUBDIRECTORY", "ratelimit"),

@@ -499,12 +499,14 @@ async fn checks_over_http_need_the_token_and_gateways_and_probes_do_not() {
     for path in ["/v1/check", "/v1/hold", "/v1/hold/extend", "/v1/hold/settle", "/v1/hold/release"]
     {
         let request = || Client::new().post(server.http(path)).json(&body);
-        for wrong in [request(), request().bearer_auth("t0p-0123456789ac")] {
+        let two = request().bearer_auth("t0p-0123456789ab").header("authorization", "Basic x");
+        for wrong in [request(), request().bearer_auth("t0p-0123456789ac"), two] {
             let response = wrong.send().await.unwrap();
             assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{path}");
             assert_eq!(response.headers()["www-authenticate"], "Bearer");
         }
-        let allowed = request().bearer_auth("t0p-0123456789ab").send().await.unwrap();
+        let token = request().header("authorization", "bearer t0p-0123456789ab");
+        let allowed = token.send().await.unwrap();
         assert_ne!(allowed.status(), StatusCode::UNAUTHORIZED, "{path}");
     }
     let gateway = Client::new().get(server.http("/auth")).header("x-forwarded-for", "192.0.2.1");

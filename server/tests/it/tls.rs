@@ -257,6 +257,12 @@ async fn only_clients_with_a_certificate_of_the_authority_and_the_name_are_serve
     assert!(!is_served(&server, anonymous.clone()).await);
     assert!(!is_served(&server, forged.clone()).await);
     assert!(reqwest::get(server.http("/healthz")).await.is_err(), "the HTTP port has TLS, too");
+    // A gateway without a certificate lets requests pass, so somebody has to know.
+    let line = server.wait_for_line("tls_handshake_failed");
+    assert!(line.contains("port=\"grpc\"") && line.contains("peer=127.0.0.1"), "{line}");
+    let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+    let failures = "fleetlimit_server_tls_failures_total{port=\"grpc\"}";
+    assert!(metrics.contains(failures), "{metrics}");
 
     // Another authority, and another name: the certificates are renewed, and the name needs a restart.
     files.write("ca.pem", &other.pem);

@@ -5,7 +5,9 @@ use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, UInt64Value};
-use envoy_types::pb::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
+use envoy_types::pb::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
 use serde_json::{Value, json};
 use tonic::Code as Status;
 
@@ -237,7 +239,9 @@ fn settings_that_cannot_work_are_errors() {
         ("headers: { \"a b\": x }", "xds.headers: `a b` is not the name of a header"),
         ("headers: { a: \"s3cret\\n\" }", "xds.headers: the value of `a` has a character"),
         ("max_message_bytes: 0", "xds.max_message_bytes: must be more than 0"),
-        ("retry: { first: 0s }", "xds.retry: `first` and `longest` must be more than 0s"),
+        ("retry: { first: 0s }", "xds.retry: `first` and `longest` must be 10ms to 1h"),
+        ("retry: { longest: 50years }", "xds.retry: `first` and `longest` must be 10ms to 1h"),
+        ("server: \"me:s3cret@control-plane:1\"", "is not a host with a port"),
         ("tls: { ca: missing.pem }", "missing.pem: No such file"),
         ("tls: { name: \"a b\" }", "xds.server: "),
         ("sever: a", "unknown field `sever`"),
@@ -279,5 +283,110 @@ async fn usage_that_is_reported_after_the_response_counts_beyond_the_limit() {
         if expected == Code::Ok {
             send(60_000).await;
         }
+    }
+}
+
+/// An empty one would remove all limits.
+#[tokio::test]
+async fn a_response_of_another_type_changes_nothing() {
+    let mut control_plane = ControlPlane::start().await;
+    let server = Server::with_settings(&control_plane.settings(""));
+    control_plane.apply("1", vec![resource("d", &[("user", "", 1)])]).await.unwrap();
+    control_plane.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
+    control_plane.send("2", Vec::new());
+    control_plane.restart().await;
+    let lines = server.lines_until("has the type");
+    assert!(lines.last().unwrap().contains("control_plane_lost"), "{lines:?}");
+    let mut envoy = server.client().await;
+    assert_eq!(admitted(&mut envoy, "d", "ada").await, 1);
+    assert_eq!(control_plane_of(&server).await["version"], "1");
+}
+
+/// Half of a valid file can be a valid file with fewer limits.
+#[tokio::test]
+async fn a_file_that_is_being_written_neither_applies_with_an_update_nor_rejects_it() {
+    let mut control_plane = ControlPlane::start().await;
+    let settings = format!("domains: [d.yaml]\n{}", control_plane.settings(""));
+    let domain = "domain: d\ndescriptors:\n- { key: user, rate_limit: { unit: day, requests_per_unit: 2 } }\n";
+    let server = Server::with_files(&[("settings.yaml", &settings), ("d.yaml", domain)]);
+    let mut envoy = server.client().await;
+    for (version, written) in [("1", "domain: d\n"), ("2", "domain: d\ndescr")] {
+        server.files().write("d.yaml", written);
+        // Before the file is read twice with the same content.
+        let update = control_plane.apply(version, vec![resource(version, &[("user", "", 1)])]);
+        assert_eq!(update.await, Ok(()));
+        assert_eq!(admitted(&mut envoy, version, "ada").await, 1);
+        server.files().write("d.yaml", domain);
+        assert_eq!(admitted(&mut envoy, "d", version).await, 2);
+    }
+    // A later change still applies.
+    server.files().write("d.yaml", &domain.replace("unit: 2", "unit: 3"));
+    server.wait_for_line("configuration_reloaded");
+    assert_eq!(admitted(&mut envoy, "d", "ada").await, 3);
+}
+
+#[tokio::test]
+async fn very_many_errors_are_not_all_reported() {
+    let mut control_plane = ControlPlane::start().await;
+    let server = Server::with_settings(&control_plane.settings(""));
+    let broken = vec![resource("d", &[("", "", 1); 20_000])];
+    let errors = control_plane.apply("1", broken).await.unwrap_err();
+    assert!(errors.starts_with("xds/name-of-d: descriptor : the key is empty"), "{errors}");
+    let status = control_plane_of(&server).await;
+    let errors = status["rejected"]["errors"].as_str().unwrap();
+    assert_eq!(errors.lines().count(), 1_001);
+    assert!(errors.ends_with("and 38999 more"), "{}", errors.lines().last().unwrap());
+}
+
+/// The rules of Envoy Gateway: routes, with several rules of several conditions, shared rules in domains of their own.
+#[tokio::test]
+async fn rules_as_envoy_gateway_writes_them_limit_what_its_proxies_send() {
+    let limit = |requests_per_unit, unit: RateLimitUnit| {
+        let unit = unit.into();
+        Some(RateLimitPolicy { requests_per_unit, unit, ..RateLimitPolicy::default() })
+    };
+    let node = |key: &str, value: &str, rate_limit, descriptors| RateLimitDescriptor {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        rate_limit,
+        descriptors,
+        ..RateLimitDescriptor::default()
+    };
+    let (one, two) = (limit(1, RateLimitUnit::Month), limit(2, RateLimitUnit::Year));
+    let distinct = node("rule-0-match-1", "", one.clone(), vec![]);
+    let both = node("rule-0-match-0", "rule-0-match-0", None, vec![distinct]);
+    let network = node("masked_remote_address", "192.168.0.0/16", two.clone(), vec![]);
+    let all = node("rule-2-match--1", "rule-2-match--1", two.clone(), vec![]);
+    let route = "httproute/default/app/rule/0/match/0/*";
+    let listener = RateLimitConfig {
+        name: "default/gateway/http".to_owned(),
+        domain: "default/gateway/http".to_owned(),
+        descriptors: vec![node(route, route, None, vec![both, network, all])],
+    };
+    let shared = "default/policy/rule/0";
+    let rule = node("rule-0-match-0", "rule-0-match-0", one, vec![]);
+    let of_policy = RateLimitConfig {
+        name: "default/policy".to_owned(),
+        domain: "default/policy".to_owned(),
+        descriptors: vec![node(shared, shared, None, vec![rule])],
+    };
+    let mut control_plane = ControlPlane::start().await;
+    let server = Server::with_settings(&control_plane.settings(""));
+    control_plane.apply("1", vec![encode(&listener), encode(&of_policy)]).await.unwrap();
+    let mut envoy = server.client().await;
+    let header = ("rule-0-match-0", "rule-0-match-0");
+    for (domain, descriptor, expected) in [
+        (&listener.domain, &[(route, route), header, ("rule-0-match-1", "ada")][..], 1),
+        (&listener.domain, &[(route, route), header, ("rule-0-match-1", "bob")], 1),
+        (&listener.domain, &[(route, route), ("masked_remote_address", "192.168.0.0/16")], 2),
+        (&listener.domain, &[(route, route), ("rule-2-match--1", "rule-2-match--1")], 2),
+        (&of_policy.domain, &[(shared, shared), header], 1),
+        (&listener.domain, &[("httproute/default/app/rule/1/match/0/*", route), header], 5),
+    ] {
+        let mut admitted = 0;
+        while admitted < 5 && envoy.ask(domain, descriptor).await.overall_code() == Code::Ok {
+            admitted += 1;
+        }
+        assert_eq!(admitted, expected, "{descriptor:?}");
     }
 }

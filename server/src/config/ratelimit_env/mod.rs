@@ -11,10 +11,11 @@ mod without_effect;
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use self::settings::parse_host;
-use self::without_effect::WITHOUT_EFFECT;
+use self::without_effect::{NEEDED, WITHOUT_EFFECT};
 use crate::settings::Settings;
 
 /// The name of envoyproxy/ratelimit's program.
@@ -41,15 +42,19 @@ const DISTINCTIVE: [&str; 13] = [
     "RUNTIME_SUBDIRECTORY",
 ];
 
-/// The variables that are set. An empty one counts as not set.
+/// The variables that are set.
 #[derive(Debug, Default)]
 pub(crate) struct RatelimitEnv(BTreeMap<String, String>);
 
 impl RatelimitEnv {
+    /// Returns true if this is the path of envoyproxy/ratelimit's program.
+    pub(crate) fn is_program(argument: &OsStr) -> bool {
+        Path::new(argument).file_name().is_some_and(|name| name == PROGRAM)
+    }
+
     /// Returns the variables of a process that was started as if it were envoyproxy/ratelimit, and otherwise `None`.
-    pub(crate) fn of_process() -> Option<Self> {
-        let program = env::args_os().next().map(PathBuf::from);
-        let is_named = program.is_some_and(|path| path.file_name().is_some_and(|it| it == PROGRAM));
+    pub(crate) fn of_process(program: Option<&OsStr>) -> Option<Self> {
+        let is_named = program.is_some_and(Self::is_program);
         let variables = Self::all();
         (is_named || variables.get(CONFIG_TYPE).is_some()).then_some(variables)
     }
@@ -60,16 +65,22 @@ impl RatelimitEnv {
         DISTINCTIVE.into_iter().filter(|name| variables.get(name).is_some()).collect()
     }
 
+    /// Returns true if a variable has one of these values, in any case.
+    fn is_met(&self, variable: &str, values: &[&str]) -> bool {
+        let is_one = |value: &str| values.iter().any(|one| one.eq_ignore_ascii_case(value));
+        self.get(variable).is_some_and(is_one)
+    }
+
     fn all() -> Self {
         let variables = env::vars_os().filter_map(|(name, value)| {
-            let (name, value) = (name.into_string().ok()?, value.to_string_lossy().into_owned());
-            (!value.is_empty()).then_some((name, value))
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         Self(variables.collect())
     }
 
+    /// An empty variable counts as not set.
     pub(crate) fn get(&self, variable: &str) -> Option<&str> {
-        self.0.get(variable).map(String::as_str)
+        self.0.get(variable).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The variables that have no effect on these settings, with the reasons.
@@ -77,10 +88,19 @@ impl RatelimitEnv {
         let others = WITHOUT_EFFECT.iter().filter(|(name, anyway, _)| {
             self.get(name).is_some_and(|value| !anyway.contains(&value))
         });
+        let missing = NEEDED.iter().filter(|needed| !self.is_met(needed.variable, needed.values));
+        let missing = missing.flat_map(|needed| {
+            let names = needed.by.iter().filter(|name| self.get(name).is_some());
+            names.map(|name| (*name, needed.advice))
+        });
         let debug_host = self.get(DEBUG_HOST).and_then(|host| parse_host(host).ok());
         let has_other_host = debug_host.is_some_and(|host| host != settings.listen.admin.ip());
         let advice = "without FLEETLIMIT_ADMIN_TOKEN, the admin port is on a loopback address";
         let debug_host = has_other_host.then_some((DEBUG_HOST, advice));
-        others.map(|(name, _, reason)| (*name, *reason)).chain(debug_host).collect()
+        let in_memory = self.is_met("BACKEND_TYPE", &["memory"]) && self.get("REDIS_URL").is_some();
+        let redis =
+            in_memory.then_some(("REDIS_URL", "limits are in memory with BACKEND_TYPE=memory"));
+        let others = others.map(|(name, _, reason)| (*name, *reason));
+        others.chain(missing).chain(redis).chain(debug_host).collect()
     }
 }

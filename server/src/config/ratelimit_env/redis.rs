@@ -20,11 +20,14 @@ impl RatelimitEnv {
                 set.error("BACKEND_TYPE", message);
             }
         }
+        if self.get("BACKEND_TYPE") == Some("memory") {
+            return;
+        }
         let prefix = self.get("CACHE_KEY_PREFIX").map(|prefix| Some(prefix.to_owned()));
         set.value(&mut store.key_prefix, prefix, "store.key_prefix", "CACHE_KEY_PREFIX");
         let Some(addresses) = self.get(URL) else {
             // Each instance would have limits of its own, and nobody would notice.
-            if !store.is_redis() && self.get("BACKEND_TYPE") != Some("memory") {
+            if !store.is_redis() {
                 set.error(
                     URL,
                     "is missing: set BACKEND_TYPE=memory for limits of a single instance",
@@ -38,9 +41,9 @@ impl RatelimitEnv {
         let kind = self.get("REDIS_TYPE").unwrap_or("SINGLE").to_uppercase();
         (store.redis, store.cluster, store.sentinel) = Default::default();
         match kind.as_str() {
-            "SINGLE" => store.redis = set.urls(&[url(addresses)], "store.redis", URL).pop(),
+            "SINGLE" => store.redis = set.urls(&[url(addresses.trim())], "store.redis", URL).pop(),
             "CLUSTER" => {
-                let urls: Vec<_> = addresses.split(',').map(url).collect();
+                let urls: Vec<_> = addresses.split(',').map(str::trim).map(url).collect();
                 store.cluster = set.urls(&urls, "store.cluster", URL);
             }
             "SENTINEL" => {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_saphyr::{Location, Spanned};
 
 use super::super::overrides::SettingsWriter;
+use super::super::validation::MAX_CONNECTION_AGE;
 use super::{CONFIG_TYPE, DEBUG_HOST, FALSE, RatelimitEnv, TRUE};
 use crate::secret::{Secret, excerpt};
 use crate::settings::{
@@ -141,9 +142,13 @@ impl RatelimitEnv {
                 if !is_given && (!settings.domains.is_empty() || !settings.policies.is_empty()) {
                     return;
                 }
-                let parts =
-                    RUNTIME.map(|(variable, default)| self.get(variable).unwrap_or(default));
-                let directory = parts.iter().filter(|part| !part.is_empty()).collect();
+                // An empty one is not the default. Only the first one may begin at the root.
+                let part = |(variable, default): &(&'static str, &'static str)| {
+                    self.0.get(*variable).map_or(*default, String::as_str).to_owned()
+                };
+                let mut directory = PathBuf::from(part(&RUNTIME[0]));
+                let others = RUNTIME[1..].iter().map(part);
+                directory.extend(others.map(|part| part.trim_start_matches('/').to_owned()));
                 let unknown = Location::UNKNOWN;
                 settings.domains.push(Spanned::new(directory, unknown, unknown));
             }
@@ -154,6 +159,8 @@ impl RatelimitEnv {
             Some(other) => {
                 let message = format!("`{}`: must be FILE or GRPC_XDS_SOTW", excerpt(other));
                 set.error(CONFIG_TYPE, message);
+                // That nothing is limited is a consequence.
+                set.incomplete.insert("xds".to_owned());
             }
         }
     }
@@ -251,7 +258,9 @@ impl RatelimitEnv {
             variable,
         );
         let variable = "GRPC_MAX_CONNECTION_AGE";
+        // 0 is no limit.
         let age = self.duration(variable, set);
+        let age = age.map(|age| if age.is_zero() { MAX_CONNECTION_AGE } else { age });
         let name = "resource_limits.connection_age";
         set.value(&mut settings.resource_limits.connection_age, age, name, variable);
     }
@@ -292,7 +301,7 @@ impl RatelimitEnv {
     }
 
     fn duration(&self, variable: &str, set: &mut SettingsWriter<'_>) -> Option<Duration> {
-        self.parsed(variable, set, humantime::parse_duration)
+        self.parsed(variable, set, parse_duration)
     }
 
     /// A file that another variable needs.
@@ -334,6 +343,40 @@ impl RatelimitEnv {
     }
 }
 
+/// Parses a duration as Go writes it, such as `1h30m` or `1.5s`.
+fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    const UNITS: [(&str, f64); 8] = [
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("\u{b5}s", 1e-6),
+        ("\u{3bc}s", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("m", 60.0),
+        ("h", 3_600.0),
+    ];
+    let error = "must be a duration such as 500ms, 10s or 1h30m";
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let (mut rest, mut seconds) = (text, 0.0);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(error)?;
+        let number: f64 = rest[..end].parse().map_err(|_| error)?;
+        rest = &rest[end..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let (_, of_unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..end]).ok_or(error)?;
+        seconds += number * of_unit;
+        rest = &rest[end..];
+    }
+    if text.is_empty() {
+        Err(error)
+    } else {
+        Duration::try_from_secs_f64(seconds).map_err(|_| error)
+    }
+}
+
 pub(super) fn parse_host(text: &str) -> Result<IpAddr, &'static str> {
     match text {
         "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
@@ -350,4 +393,30 @@ fn parse_address(text: &str, any: IpAddr) -> Result<SocketAddr, &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or(error)?;
     let host = if host.is_empty() { any } else { parse_host(host)? };
     Ok(SocketAddr::new(host, port.parse().map_err(|_| error)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, microseconds) in [
+            ("0", 0),
+            ("500ms", 500_000),
+            ("1.5h", 5_400_000_000),
+            (".5s", 500_000),
+            ("+1h30m", 5_400_000_000),
+            ("1h0m0.25s", 3_600_250_000),
+            ("2m", 120_000_000),
+            ("3us", 3),
+            ("3\u{b5}s", 3),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_micros(microseconds)), "{text}");
+        }
+        for text in ["", "+", "24", "1M", "1d", "-1s", "s", "1.2.3s", "1 h", "1e400h", "1ms1"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert!(parse_duration(&format!("{}h", "9".repeat(30))).is_err());
+    }
 }

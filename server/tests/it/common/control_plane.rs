@@ -35,6 +35,8 @@ pub(crate) struct ControlPlane {
     pub(crate) address: SocketAddr,
     /// The certificates from the next start on.
     pub(crate) tls: Option<ServerTlsConfig>,
+    /// The type of responses from the next start on.
+    pub(crate) type_url: String,
     snapshots: watch::Sender<Snapshot>,
     requests: Requests,
     /// Its own, so that all of its connections end with it.
@@ -51,7 +53,8 @@ impl ControlPlane {
         let (_, requests) = mpsc::unbounded_channel();
         let snapshots = watch::Sender::new(None);
         let address = ([127, 0, 0, 1], 0).into();
-        let mut this = Self { address, tls, snapshots, requests, runtime: None };
+        let type_url = RateLimitConfig::type_url();
+        let mut this = Self { address, tls, type_url, snapshots, requests, runtime: None };
         this.restart().await;
         this
     }
@@ -79,7 +82,8 @@ impl ControlPlane {
         self.address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
         self.requests = requests;
-        let service = Service { snapshots: self.snapshots.clone(), requests: sender };
+        let type_url = self.type_url.clone();
+        let service = Service { type_url, snapshots: self.snapshots.clone(), requests: sender };
         let mut server = Server::builder();
         if let Some(tls) = &self.tls {
             server = server.tls_config(tls.clone()).unwrap();
@@ -133,6 +137,7 @@ impl Drop for ControlPlane {
 }
 
 struct Service {
+    type_url: String,
     snapshots: watch::Sender<Snapshot>,
     requests: mpsc::UnboundedSender<(MetadataMap, DiscoveryRequest)>,
 }
@@ -156,7 +161,9 @@ impl AggregatedDiscoveryService for Service {
         });
         let mut snapshots = self.snapshots.subscribe();
         snapshots.mark_changed();
-        let responses = stream::unfold((snapshots, 0), async |(mut snapshots, nonce)| {
+        let type_url = self.type_url.clone();
+        let first = (snapshots, type_url, 0);
+        let responses = stream::unfold(first, async |(mut snapshots, type_url, nonce)| {
             loop {
                 snapshots.changed().await.ok()?;
                 let snapshot = snapshots.borrow_and_update().clone();
@@ -164,11 +171,11 @@ impl AggregatedDiscoveryService for Service {
                 let response = DiscoveryResponse {
                     version_info,
                     resources,
-                    type_url: RateLimitConfig::type_url(),
+                    type_url: type_url.clone(),
                     nonce: format!("nonce-{nonce}"),
                     ..DiscoveryResponse::default()
                 };
-                return Some((Ok(response), (snapshots, nonce + 1)));
+                return Some((Ok(response), (snapshots, type_url, nonce + 1)));
             }
         });
         Ok(Response::new(Box::pin(responses)))

@@ -32,6 +32,12 @@ function configuration(status, metrics) {
   return sections ? [`as in the files, except ${sections}: these need a restart`, true] : ["as in the files", false];
 }
 
+function controlPlane({ server, connected, version, rejected }) {
+  if (!connected) return [`${server}: not connected`, true];
+  if (rejected) return [`${server}: version ${rejected.version} was rejected`, true];
+  return [`${server}: version ${version ?? "none"}`, version === null];
+}
+
 export function showStore(status, metrics) {
   const facts = [["Store", status.store]];
   const connections = samples(metrics, "fleetlimit_redis_connections");
@@ -50,6 +56,7 @@ export function showStore(status, metrics) {
   const errors = counts(metrics, "fleetlimit_server_grpc_errors_total", "code");
   facts.push(["gRPC requests that failed", errors, errors !== "none"]);
   facts.push(["Configuration", ...configuration(status, metrics)]);
+  if (status.control_plane) facts.push(["Control plane", ...controlPlane(status.control_plane)]);
   $("server").replaceChildren(...facts.map(([name, value, isBad]) => {
     const pair = element("div");
     pair.append(element("dt", name), element("dd", value, isBad ? "bad" : undefined));

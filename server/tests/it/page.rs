@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::interval;
 
 use crate::browser::{Browser, ENTER};
-use crate::common::{Redis, Server, request, until};
+use crate::common::{ControlPlane, Redis, Server, request, resource, until};
 
 const SETTINGS: &str = "
 policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed }, pool: { running: 2 concurrent } }
@@ -528,4 +528,24 @@ async fn everything_is_inside_of_the_window_of_a_phone_and_can_be_pressed() {
             assert_eq!(browser.run(scroll).await, width);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn the_page_shows_whether_the_control_plane_is_followed() {
+    let mut control_plane = ControlPlane::start().await;
+    let server = Server::with_settings(&control_plane.settings(""));
+    let address = format!("localhost:{}", control_plane.address.port());
+    control_plane.apply("1", vec![resource("d", &[("user", "", 1)])]).await.unwrap();
+    let browser = Browser::start().await;
+    browser.open(&server.admin("/"), None).await;
+    let shows = async |text: &str| {
+        let expected = format!("{address}: {text}");
+        until(async || browser.fact("Control plane").await == expected).await;
+    };
+    shows("version 1").await;
+    control_plane.apply("2", vec![resource("d", &[("", "", 1)])]).await.unwrap_err();
+    shows("version 2 was rejected").await;
+    control_plane.stop();
+    shows("not connected").await;
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -230,6 +231,31 @@ async fn is_served(server: &Server, tls: ClientTlsConfig) -> bool {
     client.should_rate_limit(request("d", &[&[("user", "ada")]])).await.is_ok()
 }
 
+/// Asks on the HTTP port, with a certificate of this authority for this name.
+async fn is_healthy_over_tls(server: &Server, authority: &Authority, name: &str) -> bool {
+    let [certificate, key] = authority.issue(name);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key)
+        .unwrap();
+    let stream = TcpStream::connect(server.http).await.unwrap();
+    let host = ServerName::try_from("limits").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nhost: limits\r\nconnection: close\r\n\r\n";
+    // The server may have closed the connection by now.
+    let _ = stream.write_all(request).await;
+    let mut response = String::new();
+    let _ = stream.read_to_string(&mut response).await;
+    response.starts_with("HTTP/1.1 200")
+}
+
 #[tokio::test]
 async fn only_clients_with_a_certificate_of_the_authority_and_the_name_are_served() {
     let (ours, other) = (Authority::new(), Authority::new());
@@ -257,6 +283,8 @@ async fn only_clients_with_a_certificate_of_the_authority_and_the_name_are_serve
     assert!(!is_served(&server, anonymous.clone()).await);
     assert!(!is_served(&server, forged.clone()).await);
     assert!(reqwest::get(server.http("/healthz")).await.is_err(), "the HTTP port has TLS, too");
+    assert!(is_healthy_over_tls(&server, &ours, "envoy").await);
+    assert!(!is_healthy_over_tls(&server, &ours, "nginx").await);
     // A gateway without a certificate lets requests pass, so somebody has to know.
     let line = server.wait_for_line("tls_handshake_failed");
     assert!(line.contains("port=\"grpc\"") && line.contains("peer=127.0.0.1"), "{line}");

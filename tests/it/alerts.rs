@@ -149,6 +149,7 @@ fn evaluate(expr: &Expr, from: &[Sample], to: &[Sample]) -> Evaluated {
             let combine: fn(f64, f64) -> f64 = match &*aggregate.op.to_string() {
                 "sum" => |a, b| a + b,
                 "max" => f64::max,
+                "min" => f64::min,
                 operation => panic!("{operation}"),
             };
             let mut groups: BTreeMap<Labels, f64> = BTreeMap::new();

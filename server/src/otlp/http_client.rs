@@ -1,6 +1,5 @@
 //! A client of HTTP for the exporters, whose threads have no runtime of their own.
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -27,7 +26,7 @@ impl HttpClient {
     }
 }
 
-#[async_trait]
+#[tonic::async_trait]
 impl opentelemetry_http::HttpClient for HttpClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let response = self.client.request(request.map(Full::new));

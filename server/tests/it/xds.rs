@@ -292,6 +292,8 @@ async fn a_response_of_another_type_changes_nothing() {
     let mut control_plane = ControlPlane::start().await;
     let server = Server::with_settings(&control_plane.settings(""));
     control_plane.apply("1", vec![resource("d", &[("user", "", 1)])]).await.unwrap();
+    // Otherwise it would still send this with the other type.
+    control_plane.stop();
     control_plane.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
     control_plane.send("2", Vec::new());
     control_plane.restart().await;

@@ -319,6 +319,12 @@ async fn a_file_that_is_being_written_neither_applies_with_an_update_nor_rejects
         assert_eq!(update.await, Ok(()));
         assert_eq!(admitted(&mut envoy, version, "ada").await, 1);
         server.files().write("d.yaml", domain);
+        // On a slow machine, the half file may have been read twice. It must not stay in effect.
+        until(async || {
+            let response = envoy.ask("d", &[("user", "anyone")]).await;
+            response.statuses[0].current_limit.is_some()
+        })
+        .await;
         assert_eq!(admitted(&mut envoy, "d", version).await, 2);
     }
     // A later change still applies.

@@ -70,7 +70,7 @@ fn ratelimit_env() -> Option<RatelimitEnv> {
 }
 
 impl Serve {
-    /// Which lines to log, and how. `RUST_LOG` takes precedence over `LOG_LEVEL`.
+    /// Returns the level and the format of the log. `RUST_LOG` takes precedence over `LOG_LEVEL`.
     ///
     /// # Errors
     ///

@@ -30,11 +30,11 @@ const SAMPLES: usize = 180;
 pub(crate) struct History {
     counts: Counts,
     durations: Durations,
-    kept: Mutex<Kept>,
+    kept: Mutex<Record>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Record {
     samples: VecDeque<Sample>,
     degradation: Degradation,
     /// The counts at the end of the last second.
@@ -116,7 +116,7 @@ impl History {
     fn end_second(&self, start: Duration, end: Duration, elapsed: Duration) {
         let counted = self.counts.get();
         let mut kept = self.kept();
-        let Kept { samples, degradation, counted: before, sampled } = &mut *kept;
+        let Record { samples, degradation, counted: before, sampled } = &mut *kept;
         degradation.add(start, end, counted.since(*before));
         *before = counted;
         sampled.elapsed += elapsed;
@@ -140,7 +140,7 @@ impl History {
         *sampled = Sampled { counted, recorded, ..Sampled::default() };
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Record> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

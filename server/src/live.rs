@@ -58,11 +58,11 @@ pub(crate) struct Live {
 
 /// The state that lasts from one configuration to the next.
 struct Reloads {
-    /// Also policies that are gone, which keep their counts if they come back.
+    /// The policies in use, and some that are gone, which keep their counts if they come back.
     policies: Remembered<ActivePolicy>,
     /// The files that were reloaded last, also if they were invalid.
     read: Read,
-    /// What was in the files in use.
+    /// The contents of the files in effect.
     applied: Contents,
     /// The resources in use, once the control plane has sent any.
     received: Option<Vec<Any>>,
@@ -70,7 +70,7 @@ struct Reloads {
 
 /// A configuration with its limiters.
 pub(crate) struct Active {
-    /// In the order of the settings, then those of domains by name.
+    /// The policies of the settings in their order, then those of domains by name.
     policies: IndexMap<String, ActivePolicy>,
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
@@ -139,6 +139,7 @@ impl Live {
         traces: Option<Traces>,
     ) -> Result<Self, ConfigError> {
         let started_with = config.settings.clone();
+        warn_of_large_networks(&started_with);
         let mut policies = Remembered::new(MAX_GONE);
         let active = Active::new(config, &store, &mut policies, Vec::new())?;
         let blocked = BlockList::new(&store);
@@ -221,11 +222,16 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// If a resource is invalid, or does not go with the files. The current configuration stays in effect then.
+    /// If a resource is invalid, or conflicts with the files. The current configuration stays in effect then.
     pub(crate) fn receive(&self, resources: Vec<Any>) -> Reloaded {
         let mut reloads = self.reloads();
-        let service = self.source.load_received(&resources, &reloads.applied);
-        self.try_apply(&mut reloads, service)?;
+        let config = self.source.load_received(&resources, &reloads.applied)?;
+        // The files are those in effect, and so are their settings.
+        let current = self.active();
+        let config = Config { settings: current.settings.clone(), ..config };
+        let restart_needed = current.restart_needed.clone();
+        let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
+        self.active.store(Arc::new(active));
         reloads.received = Some(resources);
         Ok(())
     }
@@ -276,6 +282,7 @@ impl Live {
             )
             .into());
         }
+        warn_of_large_networks(&config.settings);
         let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
         if !active.restart_needed.is_empty() {
             let settings = active.restart_needed.join(", ");
@@ -308,14 +315,6 @@ impl Active {
     ) -> Result<Self, ConfigError> {
         let Config { settings, policies, shadow, domains, lists, client_ip, awaits_control_plane } =
             config;
-        for range in settings.auth.trusted_proxies.iter().filter(|range| range.is_large()) {
-            tracing::warn!(
-                event = "trusted_network_large",
-                %range,
-                "a network in `auth.trusted_proxies` is large: a client with an address in it can claim any other. \
-                 List only the proxies before the gateways, and the gateways in `auth.gateways`"
-            );
-        }
         // By name, because the domains are in another order in each process.
         let mut overrides: Vec<_> = domains.override_names().collect();
         overrides.sort_unstable();
@@ -389,6 +388,17 @@ impl ActivePolicy {
             .build()?;
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
         Ok(Self { limiter, name, is_shadow, has_holds, per_unit, counts, near_limit })
+    }
+}
+
+fn warn_of_large_networks(settings: &Settings) {
+    for range in settings.auth.trusted_proxies.iter().filter(|range| range.is_large()) {
+        tracing::warn!(
+            event = "trusted_network_large",
+            %range,
+            "a network in `auth.trusted_proxies` is large: a client with an address in it can claim any other. \
+             List only the proxies before the gateways, and the gateways in `auth.gateways`"
+        );
     }
 }
 

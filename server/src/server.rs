@@ -29,7 +29,7 @@ use crate::settings::{Port, ResourceLimits, Settings, Shutdown};
 use crate::tls::ServerTls;
 use crate::{grpc, http as http_api, reload, store, telemetry, xds};
 
-/// The listeners with connections of clients, apart from that of metrics.
+/// The listeners that each server has.
 const PORTS: u64 = 3;
 /// The first connection may take longer than a check.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
@@ -83,7 +83,8 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
     warn_of_variables(&source, &settings);
-    open_files::allow(&settings.resource_limits, PORTS);
+    let ports = PORTS + u64::from(settings.listen.metrics.is_some());
+    open_files::allow(&settings.resource_limits, ports);
     let live = Arc::new(Live::new(service, read, source, exporters.traces())?);
     let readiness = Arc::new(Readiness::new(live.clone()));
     let (grpc_services, mut health) =

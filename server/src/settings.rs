@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     pub(crate) resource_limits: ResourceLimits,
     #[serde(deserialize_with = "or_default")]
     pub(crate) shutdown: Shutdown,
-    pub(crate) tls: Option<ServerTls>,
+    pub(crate) tls: Option<ListenerTls>,
     #[serde(deserialize_with = "or_default")]
     pub(crate) admin: Admin,
     #[serde(deserialize_with = "or_default")]
@@ -373,7 +373,7 @@ pub(crate) struct Tls {
 /// TLS for clients of this service.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ServerTls {
+pub(crate) struct ListenerTls {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
     /// A PEM file with the authorities whose clients are accepted. Without it, clients need no certificate.

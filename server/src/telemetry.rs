@@ -79,6 +79,23 @@ pub(crate) fn init_metrics(
         }
         None => metrics::set_global_recorder(recorder)?,
     }
+    describe();
+    metrics::gauge!(RELOAD_FAILED).set(0.0);
+    // A counter that appears with its first event has not increased, so no alert would fire for that.
+    for reason in ["denied", "failed", "negative"] {
+        uncounted(reason, 0);
+    }
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+fn describe() {
     metrics::describe_counter!(RELOADS, "Attempts to reload the configuration");
     metrics::describe_gauge!(
         RELOAD_FAILED,
@@ -112,19 +129,6 @@ pub(crate) fn init_metrics(
         TLS_FAILURES,
         "Connections that ended before TLS was established, such as without a client certificate, by port"
     );
-    metrics::gauge!(RELOAD_FAILED).set(0.0);
-    // A counter that appears with its first event has not increased, so no alert would fire for that.
-    for reason in ["denied", "failed", "negative"] {
-        uncounted(reason, 0);
-    }
-    let upkeep = handle.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(handle)
 }
 
 /// The counter of checks near the limit of a policy.

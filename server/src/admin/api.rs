@@ -30,8 +30,8 @@ use crate::store;
 #[derive(Serialize)]
 struct PolicyJson<'a> {
     name: &'a str,
-    /// In the order of the settings. Empty if the numbers are in the requests.
-    quotas: Vec<QuotaJson<'a>>,
+    /// The quotas in the order of the settings. Empty if the numbers are in the requests.
+    quotas: Vec<QuotaText<'a>>,
     is_shadow: bool,
     #[serde(flatten)]
     counted: Counted,
@@ -40,7 +40,7 @@ struct PolicyJson<'a> {
 }
 
 #[derive(Serialize)]
-struct QuotaJson<'a> {
+struct QuotaText<'a> {
     name: &'a str,
     quota: String,
 }
@@ -54,7 +54,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let policies = active.policies().zip(&numbers).map(|((name, policy), numbers)| {
         let is_override = active.domains.is_override(name);
         let quotas = numbers.quotas().filter(|_| !is_override);
-        let quotas = quotas.map(|(name, quota)| QuotaJson { name, quota: quota.to_string() });
+        let quotas = quotas.map(|(name, quota)| QuotaText { name, quota: quota.to_string() });
         PolicyJson {
             name,
             quotas: quotas.collect(),

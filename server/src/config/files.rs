@@ -16,10 +16,10 @@ pub(crate) struct Read {
     contents: Contents,
 }
 
-/// What was in files and directories.
+/// The contents of settings and domain files, and of directories. Keys and certificates are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    files: BTreeMap<PathBuf, Vec<u8>>,
+    files: BTreeMap<PathBuf, String>,
     directories: BTreeMap<PathBuf, Vec<PathBuf>>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Files<'a> {
     paths: Vec<PathBuf>,
     hasher: Sha256,
     contents: Contents,
-    /// What was read before, instead of what the files have now.
+    /// The contents that were read before, instead of those of now.
     before: Option<&'a Contents>,
 }
 
@@ -60,12 +60,8 @@ impl<'a> Files<'a> {
     }
 
     pub(super) fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
-        let content = match self.before {
-            Some(before) => before.files.get(file).cloned().ok_or(io::ErrorKind::NotFound)?,
-            None => fs::read(file)?,
-        };
+        let content = fs::read(file)?;
         self.add(file, &content);
-        self.contents.files.insert(file.to_owned(), content.clone());
         Ok(content)
     }
 
@@ -81,9 +77,13 @@ impl<'a> Files<'a> {
     }
 
     pub(super) fn read_text(&mut self, file: &Path) -> io::Result<String> {
-        let content = self.read(file)?;
-        String::from_utf8(content)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        let text = match self.before {
+            Some(before) => before.files.get(file).cloned().ok_or(io::ErrorKind::NotFound)?,
+            None => String::from_utf8(self.read(file)?)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+        };
+        self.contents.files.insert(file.to_owned(), text.clone());
+        Ok(text)
     }
 
     fn add(&mut self, file: &Path, content: &[u8]) {

@@ -16,23 +16,7 @@ impl Source {
     ///
     /// Everything that is wrong with any of them, as far as that can be found without connecting.
     pub(crate) fn load(&self, received: Option<&[Any]>) -> (Read, Result<Service, Errors>) {
-        Self::load_with(Reader::new(self, received, None))
-    }
-
-    /// Adds resources to the files as they were read before: those of now may be half written.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong with the resources.
-    pub(crate) fn load_received(
-        &self,
-        received: &[Any],
-        before: &Contents,
-    ) -> Result<Service, Errors> {
-        Self::load_with(Reader::new(self, Some(received), Some(before))).1
-    }
-
-    fn load_with(mut reader: Reader<'_>) -> (Read, Result<Service, Errors>) {
+        let mut reader = Reader::new(self, received, None);
         let service = reader.settings().and_then(|mut settings| {
             reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.
@@ -58,7 +42,24 @@ impl Source {
     ///
     /// Everything that is wrong with the limits, or cannot be read.
     pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
-        let mut reader = Reader::new(self, None, None);
+        Self::limits_of(Reader::new(self, None, None))
+    }
+
+    /// Reads only the limits, with these resources, and the files as they were read before: those of now may be half
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the resources.
+    pub(crate) fn load_received(
+        &self,
+        received: &[Any],
+        before: &Contents,
+    ) -> Result<Config, Errors> {
+        Self::limits_of(Reader::new(self, Some(received), Some(before)))
+    }
+
+    fn limits_of(mut reader: Reader<'_>) -> Result<Config, Errors> {
         let config = reader.settings().and_then(|settings| reader.limits(settings));
         reader.finish(config).1
     }

@@ -27,14 +27,12 @@ use crate::domain::{DomainFile, Domains, Known, Resource};
 use crate::holds;
 use crate::lists::Lists;
 use crate::secret::{excerpt, excerpt_of_path};
-use crate::settings::{
-    Auth, ClientTls, ServerTls as ServerTlsSettings, Settings, StoreSettings, Tls, Xds,
-};
+use crate::settings::{Auth, ClientTls, ListenerTls, Settings, StoreSettings, Tls, Xds};
 use crate::store;
 use crate::tls::{self, ClientVerifier, KeyPair, ServerTls};
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
-/// What errors name as the file of the resources of a control plane.
+/// The name of the resources of a control plane in errors, in place of a file.
 const XDS: &str = "xds";
 const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 
@@ -215,10 +213,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the certificate, also on a reload, which then reports the errors that would make a restart fail.
-    pub(super) fn tls(
-        &mut self,
-        settings: Option<&ServerTlsSettings>,
-    ) -> Option<Option<Arc<ServerTls>>> {
+    pub(super) fn tls(&mut self, settings: Option<&ListenerTls>) -> Option<Option<Arc<ServerTls>>> {
         if self.is_incomplete("tls") {
             return None;
         }

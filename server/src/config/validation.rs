@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::secret::Secret;
 use crate::settings::{
-    Auth, Holds, Otlp, OtlpProtocol, ResourceLimits, ServerTls, Settings, StoreSettings,
+    Auth, Holds, ListenerTls, Otlp, OtlpProtocol, ResourceLimits, Settings, StoreSettings,
 };
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
@@ -138,7 +138,7 @@ fn of_otlp(otlp: Option<&Otlp>) -> Found {
     errors
 }
 
-fn of_tls(tls: Option<&ServerTls>) -> Found {
+fn of_tls(tls: Option<&ListenerTls>) -> Found {
     let mut errors = Found::new();
     let Some(tls) = tls else { return errors };
     if tls.client_name.is_some() && tls.client_ca.is_none() {

@@ -20,7 +20,7 @@ pub(super) struct Context<'a> {
     pub(super) file: &'a Path,
     pub(super) domain: &'a DomainFile,
     pub(super) known: Known<'a>,
-    /// What applies to all domains.
+    /// The options of all domains.
     pub(super) options: &'a Envoy,
     pub(super) errors: &'a mut Errors,
     /// The path to the descriptor that is checked.

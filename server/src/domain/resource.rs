@@ -130,7 +130,7 @@ fn json(value: ProtoValue) -> Result<Value, String> {
 struct Schema {
     name: &'static str,
     fields: &'static [u32],
-    /// Those of the fields that are messages, apart from `metadata`, which holds anything.
+    /// The fields that are messages, apart from `metadata`, which holds anything.
     messages: &'static [(u32, &'static Schema)],
 }
 

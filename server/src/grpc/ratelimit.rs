@@ -75,9 +75,10 @@ impl RateLimitService {
             (1, Some(only)) => vec![finish(only).await],
             (_, first) => join_all(first.into_iter().chain(steps).map(finish)).await,
         };
+        let is_blocked = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Blocked(_)));
         let overall = match overall(&outcomes, active.settings.envoy.quota_mode) {
             // What an operator denies is denied in any case.
-            Some(Overall::Denied(_)) if active.settings.envoy.shadow_mode && !is_overruled => {
+            Some(Overall::Denied(_)) if active.settings.envoy.shadow_mode && !is_blocked => {
                 Overall::Allowed
             }
             overall => overall.ok_or_else(unavailable)?,

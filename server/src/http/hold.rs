@@ -90,7 +90,7 @@ fn default_seconds() -> u64 {
 }
 
 /// The response of a handler. An error of it is one, too.
-type Answer = Result<Response, Box<Response>>;
+type HoldResult = Result<Response, Box<Response>>;
 
 /// Takes permits. The status is 200 also for a denial.
 pub(super) async fn hold(
@@ -100,7 +100,7 @@ pub(super) async fn hold(
     held(&live, request).await.unwrap_or_else(|response| *response)
 }
 
-async fn held(live: &Live, request: HoldRequest) -> Answer {
+async fn held(live: &Live, request: HoldRequest) -> HoldResult {
     let active = live.active();
     let HoldRequest { policy: name, key: text, cost, costs: named, seconds } = request;
     let policy = find_policy(&active, &name)?;
@@ -140,7 +140,7 @@ pub(super) async fn extend(
     to_the_end(async move { extended(&live, request).await }).await
 }
 
-async fn extended(live: &Live, request: ExtendRequest) -> Answer {
+async fn extended(live: &Live, request: ExtendRequest) -> HoldResult {
     let active = live.active();
     let ExtendRequest { token, cost, costs } = request;
     let Continued { token, policy, mut hold, costs } = find(live, &active, &token, cost, costs)?;
@@ -189,7 +189,7 @@ pub(super) async fn release(
     to_the_end(async move { end(&live, &request.token, 0, BTreeMap::new()).await }).await
 }
 
-async fn end(live: &Live, token: &str, cost: u64, costs: BTreeMap<String, u64>) -> Answer {
+async fn end(live: &Live, token: &str, cost: u64, costs: BTreeMap<String, u64>) -> HoldResult {
     let active = live.active();
     let Continued { token, policy, hold, costs } = find(live, &active, token, cost, costs)?;
     let permits = signed(hold.permits());
@@ -217,7 +217,7 @@ async fn end_late(active: Arc<Active>, hold: DetachedHold, seconds: u64) {
 }
 
 /// Runs several calls to the store, also if the client does not wait for them.
-async fn to_the_end(calls: impl Future<Output = Answer> + Send + 'static) -> Response {
+async fn to_the_end(calls: impl Future<Output = HoldResult> + Send + 'static) -> Response {
     match tokio::spawn(calls).await {
         Ok(answer) => answer.unwrap_or_else(|response| *response),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -36,7 +36,7 @@ pub(crate) use decision_json::DecisionJson;
 use listed::listed_response;
 pub(crate) use problem::{problem, unauthorized, unknown_policy};
 
-/// With a token, only clients that send it may use `/v1/`. Gateways cannot, so `/auth` needs none: it has `auth.gateways`.
+/// Builds the routes. With a token, only clients that send it may use `/v1/`. Gateways cannot, so `/auth` needs none: it has `auth.gateways`.
 pub(crate) fn router(live: Arc<Live>, token: Option<&Secret>) -> Router {
     let mut api = Router::new()
         .route("/v1/check", post(check::check))

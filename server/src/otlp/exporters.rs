@@ -24,7 +24,7 @@ use crate::telemetry;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 const SCOPE: &str = env!("CARGO_PKG_NAME");
 
-/// What is exported, if anything.
+/// The providers of what is exported.
 #[derive(Clone, Default)]
 pub(crate) struct Exporters {
     traces: Option<SdkTracerProvider>,
@@ -98,42 +98,32 @@ fn resource(settings: &Otlp) -> Resource {
 }
 
 fn span_exporter(settings: &Otlp) -> Result<SpanExporter, ExporterBuildError> {
+    let builder = SpanExporter::builder();
     match settings.protocol {
-        OtlpProtocol::Grpc => {
-            let builder = SpanExporter::builder().with_tonic();
-            match &settings.endpoint {
-                Some(endpoint) => builder.with_endpoint(endpoint).build(),
-                None => builder.build(),
-            }
-        }
+        OtlpProtocol::Grpc => to(settings, "", builder.with_tonic()).build(),
         OtlpProtocol::Http => {
-            let builder = SpanExporter::builder().with_http().with_http_client(HttpClient::new());
-            let builder = builder.with_protocol(Protocol::HttpBinary);
-            match endpoint_of(settings, "traces") {
-                Some(endpoint) => builder.with_endpoint(endpoint).build(),
-                None => builder.build(),
-            }
+            let builder = builder.with_http().with_http_client(HttpClient::new());
+            to(settings, "/v1/traces", builder.with_protocol(Protocol::HttpBinary)).build()
         }
     }
 }
 
 fn metric_exporter(settings: &Otlp) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporter::builder();
     match settings.protocol {
-        OtlpProtocol::Grpc => {
-            let builder = MetricExporter::builder().with_tonic();
-            match &settings.endpoint {
-                Some(endpoint) => builder.with_endpoint(endpoint).build(),
-                None => builder.build(),
-            }
-        }
+        OtlpProtocol::Grpc => to(settings, "", builder.with_tonic()).build(),
         OtlpProtocol::Http => {
-            let builder = MetricExporter::builder().with_http().with_http_client(HttpClient::new());
-            let builder = builder.with_protocol(Protocol::HttpBinary);
-            match endpoint_of(settings, "metrics") {
-                Some(endpoint) => builder.with_endpoint(endpoint).build(),
-                None => builder.build(),
-            }
+            let builder = builder.with_http().with_http_client(HttpClient::new());
+            to(settings, "/v1/metrics", builder.with_protocol(Protocol::HttpBinary)).build()
         }
+    }
+}
+
+/// Sets the endpoint, with the path of a signal. Without one, the builder takes that of the environment.
+fn to<B: WithExportConfig>(settings: &Otlp, path: &str, builder: B) -> B {
+    match &settings.endpoint {
+        Some(endpoint) => builder.with_endpoint(endpoint.trim_end_matches('/').to_owned() + path),
+        None => builder,
     }
 }
 
@@ -143,10 +133,4 @@ fn with_buckets(instrument: &Instrument) -> Option<Stream> {
     let (_, boundaries) = all.find(|(suffix, _)| instrument.name().ends_with(suffix))?;
     let buckets = Aggregation::ExplicitBucketHistogram { boundaries, record_min_max: true };
     Stream::builder().with_aggregation(buckets).build().ok()
-}
-
-/// The URL of a signal over HTTP.
-fn endpoint_of(settings: &Otlp, signal: &str) -> Option<String> {
-    let base = settings.endpoint.as_ref()?.trim_end_matches('/');
-    Some(format!("{base}/v1/{signal}"))
 }

@@ -16,17 +16,19 @@ const NAME: &str = "rate_limit_check";
 
 /// A recorder of spans.
 #[derive(Debug)]
-pub(crate) struct Traces(SdkTracer);
+pub(crate) struct Traces {
+    tracer: SdkTracer,
+    propagator: TraceContextPropagator,
+}
 
 impl Traces {
     pub(super) fn new(provider: &SdkTracerProvider, scope: &'static str) -> Self {
-        Self(provider.tracer(scope))
+        Self { tracer: provider.tracer(scope), propagator: TraceContextPropagator::new() }
     }
 
     /// The context of the caller, in which the checks of a request have to run.
     pub(crate) fn parent(&self, headers: &HeaderMap) -> Context {
-        TraceContextPropagator::new()
-            .extract_with_context(&Context::new(), &HeaderExtractor(headers))
+        self.propagator.extract_with_context(&Context::new(), &HeaderExtractor(headers))
     }
 
     /// Records a check that ends now, without its key, which may be personal.
@@ -42,7 +44,7 @@ impl Traces {
         };
         let end = SystemTime::now();
         let mut span = self
-            .0
+            .tracer
             .span_builder(NAME)
             .with_kind(SpanKind::Server)
             .with_start_time(end.checked_sub(duration).unwrap_or(end))
@@ -51,7 +53,7 @@ impl Traces {
                 KeyValue::new("fleetlimit.outcome", outcome),
                 KeyValue::new("fleetlimit.source", source),
             ])
-            .start_with_context(&self.0, &Context::current());
+            .start_with_context(&self.tracer, &Context::current());
         if let Err(error) = result {
             span.set_status(Status::error(error.to_string()));
         }

@@ -1,10 +1,12 @@
 //! The environment variables of envoyproxy/ratelimit, so that this server can take its place without any change. They
 //! apply to a process whose name is `ratelimit`, as in its container, and with `CONFIG_TYPE`.
 //!
-//! `settings` puts them into the settings, `redis` those of the store. `without_effect` lists the others.
+//! `settings` puts them into the settings, `redis` those of the store, and `duration` reads times.
+//! `without_effect` lists the others.
 //!
 //! Source: `src/settings/settings.go` and the README of envoyproxy/ratelimit.
 
+mod duration;
 mod redis;
 mod settings;
 mod without_effect;
